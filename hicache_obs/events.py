@@ -1,0 +1,333 @@
+"""The vocabulary of the project: what can be seen of host pools and their registration.
+
+Each event is a frozen dataclass and, by ``wire``, one JSON line of a journal. It is
+self-sufficient: totals that need memory (bytes now held, registered bytes by address, failures
+mended) were worked out by the ledger before the event was made, so that whoever folds events
+needs no state of ours.
+
+Sizes are bytes, durations seconds, times seconds since the epoch. ``call`` ties the entry of a
+native call to the event that ends it. Addresses appear in events (for provenance after death)
+and never in labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    kind: ClassVar[str]
+    durable: ClassVar[bool] = False
+    """Whether the writer of the event waits until it is on disk (failures)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(Event):
+    """What every event that ends something tells."""
+
+    outcome: str
+    duration_s: float = 0.0
+    error_type: str = ""
+    error: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome != "success"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(Event):
+    """First line of a journal: which process this is. pid and time are shown, never trusted."""
+
+    kind: ClassVar[str] = "run"
+    run: str
+    boot_id: str
+    pid: int
+    host: str
+    namespace: str = ""
+    pod: str = ""
+    obs_version: str = ""
+    python_version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStarting(Event):
+    """Second line of a journal: who this worker is. Ranks are "" where SGLang has none.
+
+    *hicache*: whether this server keeps host pools; *mode*: that of the store it is configured
+    for, "" if that is not Mooncake.
+    """
+
+    kind: ClassVar[str] = "worker_starting"
+    model_name: str
+    engine_type: str
+    tp_rank: str
+    pp_rank: str
+    dp_rank: str
+    server_port: str
+    node_rank: str
+    nnodes: str
+    extra_labels: dict[str, str]
+    sglang_version: str
+    mooncake_version: str
+    torch_version: str
+    hicache: bool
+    storage_backend: str
+    mode: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReady(Event):
+    """``Scheduler.__init__`` returned: the worker is past HiCache start-up."""
+
+    kind: ClassVar[str] = "worker_ready"
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerFailed(Outcome):
+    """``Scheduler.__init__`` raised. *stage* is "" where no HiCache failure led to it."""
+
+    kind: ClassVar[str] = "worker_failed"
+    durable: ClassVar[bool] = True
+    stage: str
+    cause: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HooksReported(Event):
+    """How the hook points of this release stand: names that it lacks are *missing*."""
+
+    kind: ClassVar[str] = "hooks"
+    installed: int
+    pending: int
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftBuilderReported(Event):
+    """State of the draft host pool builder (design: hicache_draft_builder_info)."""
+
+    kind: ClassVar[str] = "draft_builder"
+    state: str
+    before: str = ""
+    asked: str = ""
+    given: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallEntered(Event):
+    """A native call is about to run; the event with the same *call* says that it came back."""
+
+    kind: ClassVar[str] = "call_entered"
+    call: int
+    api: str
+    role: str
+    pool: str
+    bytes: int
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallReturned(Outcome):
+    """A call came back that no other event ends (the store's warm-up)."""
+
+    kind: ClassVar[str] = "call_returned"
+    call: int
+    api: str
+    role: str
+    pool: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatorChosen(Event):
+    """``get_allocator_from_storage`` answered. *reason* is "" unless it fell back."""
+
+    kind: ClassVar[str] = "allocator"
+    role: str
+    pool: str
+    requested: str
+    actual: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentAllocated(Outcome):
+    """An allocator's ``allocate`` came back."""
+
+    kind: ClassVar[str] = "segment"
+    call: int
+    role: str
+    pool: str
+    allocator: str
+    bytes: int
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagesPinned(Outcome):
+    """``_cuda_host_register`` came back. *code* is the CUDA error number, "" if not told."""
+
+    kind: ClassVar[str] = "pin"
+    call: int
+    role: str
+    pool: str
+    allocator: str
+    bytes: int
+    code: str
+    pinned_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolFacts(Event):
+    """A host pool, and the bytes and tokens now held by its role, pool and allocator."""
+
+    pool_id: int
+    role: str
+    pool: str
+    pool_class: str
+    allocator: str
+    requested_allocator: str
+    layout: str
+    dtype: str
+    page_size: int
+    draft_layers: int
+    bytes: int
+    tokens: int
+    held_bytes: int
+    held_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolBuilt(Outcome, PoolFacts):
+    """A host pool's constructor came back. *expected*: whether the pool should be registered
+    (None: not known yet)."""
+
+    kind: ClassVar[str] = "pool"
+    reason: str
+    mode: str
+    expected: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolReleased(PoolFacts):
+    """A pool was destroyed or collected; the totals are what is left."""
+
+    kind: ClassVar[str] = "pool_released"
+    mode: str
+    how: str
+    registered_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MismatchSeen(Event):
+    """A pool's allocator is not what it should be; known before the registration runs."""
+
+    kind: ClassVar[str] = "mismatch"
+    role: str
+    pool: str
+    expected: str
+    actual: str
+    reason: str
+    harmful: bool
+    active: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSetUp(Outcome):
+    """``MooncakeStore.__init__`` came back (set-up and warm-up included)."""
+
+    kind: ClassVar[str] = "setup"
+    call: int
+    api: str
+    backend: str
+    mode: str
+    protocol: str
+    code: str
+    cause: str
+    mended: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferRegistered(Outcome):
+    """One registration of one buffer came back.
+
+    *registered_bytes* is the total by address for these labels; *mended* lists the
+    ``(code, cause)`` rows of earlier failures of the same pool that this success ends.
+    """
+
+    kind: ClassVar[str] = "registration"
+    call: int
+    api: str
+    mode: str
+    role: str
+    pool: str
+    allocator: str
+    bytes: int
+    address: str
+    code: str
+    cause: str
+    registered_bytes: int
+    mended: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolRegistered(Outcome):
+    """All buffers of a pool were handed to the store, or one of them failed."""
+
+    kind: ClassVar[str] = "pool_registration"
+    api: str
+    mode: str
+    role: str
+    pool: str
+    buffers: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalLost(Event):
+    """Events that could not be written in time or at all, since the last such line."""
+
+    kind: ClassVar[str] = "journal_lost"
+    lost: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObsError(Event):
+    """Faults of our own at one place, since the last such line."""
+
+    kind: ClassVar[str] = "obs_error"
+    where: str
+    count: int
+    error: str = ""
+
+
+KINDS: dict[str, type[Event]] = {
+    cls.kind: cls
+    for cls in (
+        RunStarted,
+        WorkerStarting,
+        WorkerReady,
+        WorkerFailed,
+        HooksReported,
+        DraftBuilderReported,
+        CallEntered,
+        CallReturned,
+        AllocatorChosen,
+        SegmentAllocated,
+        PagesPinned,
+        PoolBuilt,
+        PoolReleased,
+        MismatchSeen,
+        StoreSetUp,
+        BufferRegistered,
+        PoolRegistered,
+        JournalLost,
+        ObsError,
+    )
+}

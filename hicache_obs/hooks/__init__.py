@@ -1,0 +1,1 @@
+"""Hooks: one observer a native boundary. ``install`` puts them in place, ``around`` runs them."""

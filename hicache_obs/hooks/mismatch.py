@@ -1,0 +1,90 @@
+"""Allocators that are not what they should be: told when the pool is built."""
+
+from __future__ import annotations
+
+from hicache_obs import classify, recorder
+from hicache_obs.events import MismatchSeen
+from hicache_obs.hooks import draft, scope
+from hicache_obs.ledger import Pool
+
+_seen: dict[int, MismatchSeen] = {}
+"""The mismatch of each pool that has one, by pool id."""
+
+
+def expects_registration(role: str) -> bool | None:
+    """Whether a pool of *role* should be registered; None where the worker is not known."""
+    worker = recorder.get().worker
+    if not worker.hicache:
+        return None
+    if worker.storage_backend != "mooncake":
+        return False
+    return role != scope.DRAFT or draft.release_registers_draft()
+
+
+def check_pool(rec: recorder.Recorder, pool_id: int, requested: str) -> None:
+    """Compare a new pool's allocator with what was asked for and with the target's."""
+    with rec.locked():
+        pool = rec.ledger.pool(pool_id)
+        target = rec.ledger.newest_pool(scope.TARGET)
+    if pool is None:
+        return
+    actual = pool.key.allocator
+    if classify.fallback_reason(requested, actual):
+        _tell(rec, pool, requested, "fallback", rec.mode)
+    elif pool.key.role == scope.DRAFT and target is not None and target.key.allocator != actual:
+        _tell(rec, pool, target.key.allocator, "draft_differs_from_target", rec.mode)
+
+
+def check_store(rec: recorder.Recorder, mode: str, refused: bool) -> None:
+    """The store's mode is known now: say anew what it makes of the mismatches.
+
+    Args:
+        refused: the store wants another allocator than the target pool has.
+    """
+    with rec.locked():
+        pools = rec.ledger.pools()
+        target = rec.ledger.newest_pool(scope.TARGET)
+    for pool in pools:
+        told = _seen.get(pool.pool_id)
+        if told is not None:
+            _tell(rec, pool, told.expected, told.reason, mode)
+    if refused and target is not None and target.pool_id not in _seen:
+        _tell(rec, target, "mooncake", "backend_requires", mode)
+
+
+def _tell(rec: recorder.Recorder, pool: Pool, expected: str, reason: str, mode: str) -> None:
+    """Harmful is only what will be registered with a standalone store: it answers -1."""
+    seen = MismatchSeen(
+        role=pool.key.role,
+        pool=pool.key.pool,
+        expected=expected,
+        actual=pool.key.allocator,
+        reason=reason,
+        harmful=mode == classify.STANDALONE and pool.expected is not False,
+    )
+    told = _seen.get(pool.pool_id)
+    if told == seen:
+        return
+    if told is not None:
+        rec.emit(_ended(told), wait=False)
+    _seen[pool.pool_id] = seen
+    rec.emit(seen)
+
+
+def _ended(told: MismatchSeen) -> MismatchSeen:
+    return MismatchSeen(
+        role=told.role,
+        pool=told.pool,
+        expected=told.expected,
+        actual=told.actual,
+        reason=told.reason,
+        harmful=told.harmful,
+        active=False,
+    )
+
+
+def end(rec: recorder.Recorder, pool_id: int) -> None:
+    """The pool is gone, and its mismatch with it."""
+    told = _seen.pop(pool_id, None)
+    if told is not None:
+        rec.emit(_ended(told), wait=False)

@@ -1,0 +1,206 @@
+"""Registration of host pool buffers with a Mooncake store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hicache_obs import classify, recorder
+from hicache_obs.events import BufferRegistered, CallEntered, PoolRegistered
+from hicache_obs.hooks import memory, pools, scope
+from hicache_obs.hooks.around import Call
+from hicache_obs.ledger import Provenance, RegistrationKey
+
+_API = "register_buffer"
+
+
+def anchor(call: Call) -> Iterator[None]:
+    """``MooncakeStore.register_mem_pool_host(mem_pool_host)``: the target's anchor pool.
+
+    A logical anchor has no ``kv_buffer``; SGLang returns without a registration.
+    """
+    known = pools.known(call.argument(1, "mem_pool_host"))
+    role, pool = (known.key.role, known.key.pool) if known else (scope.TARGET, "kv")
+    yield from _pool(call, call.argument(1, "mem_pool_host"), "register_mem_pool_host", role, pool)
+
+
+def side_pool(call: Call) -> Iterator[None]:
+    """``MooncakeStore.register_mem_host_pool_v2(host_pool, host_pool_name)``.
+
+    For the KV anchor it is a no-op and counts nothing: ``register_mem_pool_host`` did it.
+    """
+    role, pool = scope.name_registered(call.argument(2, "host_pool_name"))
+    if pool == "kv":
+        yield
+        return
+    host_pool = call.argument(1, "host_pool")
+    yield from _pool(call, host_pool, "register_mem_host_pool_v2", role, pool)
+
+
+def _pool(call: Call, host_pool: Any, api: str, role: str, pool: str) -> Iterator[None]:
+    rec, store = recorder.get(), call.args[0]
+    allocator = pools.name(host_pool, role, pool)
+    over = scope.Registering(api=api, role=role, pool=pool, allocator=allocator)
+    with scope.handing_over(over):
+        yield
+    if call.error is not None and not over.failed:
+        _before_any_call(rec, call, store, over)
+    if call.error is None and over.buffers == 0:
+        return
+    rec.emit(
+        PoolRegistered(
+            api=api,
+            mode=mode_of(store),
+            role=role,
+            pool=pool,
+            buffers=over.buffers,
+            bytes=over.bytes,
+            **call.outcome,
+        ),
+        wait=call.error is not None,
+    )
+
+
+def _before_any_call(
+    rec: recorder.Recorder, call: Call, store: Any, over: scope.Registering
+) -> None:
+    """SGLang raised while it looked for the pool's buffers: no native call was made."""
+    cause = classify.registration_cause(
+        mode=mode_of(store),
+        code="",
+        error_type=type(call.error).__name__,
+        message=str(call.error),
+        provenance=None if over.buffers == 0 else Provenance("exact", None),
+    )
+    _emit(
+        rec,
+        call,
+        store,
+        over,
+        number=rec.next_call(),
+        pair=None,
+        code="",
+        cause=cause,
+        api=over.api,
+    )
+
+
+def buffer(call: Call) -> Iterator[None]:
+    """``MooncakeBaseStore.register_buffer(tensor)``; raises RuntimeError with the native code.
+
+    SGLang from 0.5.16 on returns at once for an empty tensor.
+    """
+    rec, store = recorder.get(), call.args[0]
+    over = scope.registering() or scope.Registering(_API, "none", "", "other")
+    pair = memory.address_and_size(call.argument(1, "tensor"))
+    number = rec.next_call()
+    rec.emit(
+        CallEntered(
+            call=number,
+            api=_API,
+            role=over.role,
+            pool=over.pool,
+            bytes=pair[1] if pair else 0,
+            since=rec.now(),
+        )
+    )
+    yield
+    code, cause = "0", ""
+    if call.error is not None:
+        over.failed = True
+        code, cause = _diagnose(rec, call, store, pair)
+    else:
+        over.buffers += 1
+        over.bytes += pair[1] if pair else 0
+    _emit(rec, call, store, over, number=number, pair=pair, code=code, cause=cause, api=_API)
+
+
+def _diagnose(
+    rec: recorder.Recorder, call: Call, store: Any, pair: tuple[int, int] | None
+) -> tuple[str, str]:
+    """Code and cause of a failed registration, from the exception and the ledger.
+
+    ``health_check`` is the only native call made, and only where the ledger finds no fault.
+    """
+    message, error_type = str(call.error), type(call.error).__name__
+    mode, code = mode_of(store), classify.code_in(message)
+    provenance, overlaps = None, False
+    if pair is not None:
+        with rec.locked():
+            provenance = rec.ledger.provenance(*pair)
+            overlaps = rec.ledger.registered_overlap(*pair)
+
+    def cause(health: int | None) -> str:
+        return classify.registration_cause(
+            mode=mode,
+            code=code,
+            error_type=error_type,
+            message=message,
+            provenance=provenance,
+            overlaps=overlaps,
+            size=pair[1] if pair else 0,
+            health=health,
+        )
+
+    first = cause(None)
+    if first not in ("ipc_or_remote_map", "transport"):
+        return code, first
+    return code, cause(_health(store))
+
+
+def _health(store: Any) -> int | None:
+    check = getattr(memory.vars_of(store).get("store"), "health_check", None)
+    return int(check()) if check is not None else None
+
+
+def _emit(
+    rec: recorder.Recorder,
+    call: Call,
+    store: Any,
+    over: scope.Registering,
+    *,
+    number: int,
+    pair: tuple[int, int] | None,
+    code: str,
+    cause: str,
+    api: str,
+) -> None:
+    address, size = pair or (0, 0)
+    key = RegistrationKey(mode_of(store), over.role, over.pool, over.allocator)
+    mended: tuple[tuple[str, str], ...] = ()
+    with rec.locked():
+        if call.error is None:
+            rec.ledger.add_registration(address, size, key)
+            mended = rec.ledger.mend("registration", over.role, over.pool)
+        else:
+            rec.ledger.add_failure("registration", over.role, over.pool, code, cause)
+        total = rec.ledger.registered_bytes(key)
+    if call.error is not None:
+        rec.blame(call.error, "registration", cause)
+    rec.emit(
+        BufferRegistered(
+            call=number,
+            api=api,
+            mode=key.mode,
+            role=key.role,
+            pool=key.pool,
+            allocator=key.allocator,
+            bytes=size,
+            address=hex(address),
+            code=code,
+            cause=cause,
+            registered_bytes=total,
+            mended=mended,
+            **call.outcome,
+        ),
+        wait=False,
+    )
+
+
+def mode_of(store: Any) -> str:
+    """``standalone`` or ``embedded``, by the store's own configuration; "" before it is read."""
+    config = memory.vars_of(store).get("config")
+    if config is None:
+        return ""
+    standalone = getattr(config, "standalone_storage", False)
+    return classify.STANDALONE if standalone else classify.EMBEDDED

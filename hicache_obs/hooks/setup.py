@@ -1,0 +1,103 @@
+"""Set-up of the Mooncake store: ``MooncakeStore.__init__`` and the warm-up inside it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from hicache_obs import classify, recorder
+from hicache_obs.events import CallEntered, CallReturned, StoreSetUp
+from hicache_obs.hooks import memory, mismatch
+from hicache_obs.hooks.around import Call
+from hicache_obs.hooks.registration import mode_of
+
+_CONNECT_TIMEOUT_S = 0.2
+
+
+def store_init(call: Call) -> Iterator[None]:
+    """``MooncakeStore.__init__(storage_config, mem_pool)``: set-up and warm-up.
+
+    Raises in SGLang: RuntimeError with the code of ``setup`` or ``setup_dummy``, ValueError for
+    a bad configuration, AssertionError or RuntimeError from the warm-up. The log line "An error
+    occurred while loading the configuration" stands over all of them.
+    """
+    rec, store = recorder.get(), call.args[0]
+    number = rec.next_call()
+    rec.emit(_entered(rec, number, "setup"))
+    yield
+    mode, config = mode_of(store), memory.vars_of(store).get("config")
+    rec.store_mode = mode
+    embedded = mode == classify.EMBEDDED
+    code, cause = "0", ""
+    if call.error is not None:
+        code, cause = _diagnose(call, mode, config)
+        rec.blame(call.error, "setup", cause)
+    mended: tuple[tuple[str, str], ...] = ()
+    with rec.locked():
+        if call.error is None:
+            mended = rec.ledger.mend("setup", "none", "")
+        else:
+            rec.ledger.add_failure("setup", "none", "", code, cause)
+    mismatch.check_store(rec, mode, refused=cause == "allocator_required")
+    rec.emit(
+        StoreSetUp(
+            call=number,
+            api="setup",
+            backend="mooncake",
+            mode=mode,
+            # A standalone client has a transport of its own; this setting is not read then.
+            protocol=str(getattr(config, "protocol", "")) if embedded else "",
+            code=code,
+            cause=cause,
+            mended=mended,
+            **call.outcome,
+        ),
+        wait=call.error is not None,
+    )
+
+
+def warmup(call: Call) -> Iterator[None]:
+    """``MooncakeStore.warmup``: a put, tried ten times a second apart, and a get."""
+    rec = recorder.get()
+    number = rec.next_call()
+    rec.emit(_entered(rec, number, "warmup"))
+    yield
+    rec.emit(
+        CallReturned(call=number, api="warmup", role="none", pool="", **call.outcome),
+        wait=call.error is not None,
+    )
+
+
+def _entered(rec: recorder.Recorder, number: int, api: str) -> CallEntered:
+    return CallEntered(call=number, api=api, role="none", pool="", bytes=0, since=rec.now())
+
+
+def _diagnose(call: Call, mode: str, config: Any) -> tuple[str, str]:
+    message, error_type = str(call.error), type(call.error).__name__
+    code = classify.code_in(message)
+    if error_type == "TypeError":
+        code = ""
+    name = "client_server_address" if mode == classify.STANDALONE else "master_server_address"
+    reachable = None
+    if code or "Warmup" in message or error_type == "AssertionError":
+        reachable = _reachable(str(getattr(config, name, "") or ""))
+    cause = classify.setup_cause(
+        mode=mode, code=code, error_type=error_type, message=message, reachable=reachable
+    )
+    return code, cause
+
+
+def _reachable(address: str) -> bool | None:
+    """Whether *address* (``host:port``) accepts a TCP connection now; None if unreadable.
+
+    A plain connect, no native call: setup_dummy answers -1 for five different causes.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return None
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S):
+            return True
+    except (OSError, OverflowError):
+        return False

@@ -1,0 +1,176 @@
+"""The writer of a run's journal: one append an event, within a deadline, whatever the disk does.
+
+All file work happens in one thread. A caller hands a line over and waits for at most
+``DEADLINE_S``: a frozen file system blocks ``open`` and ``write`` for ever, and SGLang must not
+notice. What is not acknowledged in time is still written when the disk thaws, as long as it
+fits the backlog; what is dropped or fails is counted.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+
+from hicache_obs import faults, runs
+from hicache_obs.config import Config
+from hicache_obs.wire import JournalLineError, Record, from_line
+
+DEADLINE_S = 0.25
+MAX_BACKLOG = 1000
+"""Lines kept while the disk stalls; one start writes about 40."""
+
+
+class JournalWriter:
+    """Appends to one run's journal. Opened by its own thread when the first line comes."""
+
+    def __init__(self, config: Config, run: runs.RunName) -> None:
+        self._config = config
+        self._run = run
+        self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._fd = -1
+        self._alive_fd = -1
+        self._written = 0
+        self._torn = False
+        self._stalled = False
+        self._lost = 0
+        self._last_loss = ""
+        self._thread = threading.Thread(target=self._loop, name="hicache-obs-journal", daemon=True)
+        self.directory: Path | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+        atexit.register(self.flush)
+
+    def append(self, line: bytes, *, wait: bool, sync: bool = False) -> bool:
+        """Hand *line* over; True once it is written (and on disk, with *sync*).
+
+        With ``wait=False`` the line is written after all earlier ones and before any later one,
+        and True means that it was taken.
+        """
+        if threading.current_thread() is self._thread:
+            return self._write(line, sync)
+        if self._queue.qsize() >= MAX_BACKLOG:
+            self._lose("backlog full: the state directory does not answer")
+            return False
+        if not wait or self._stalled:
+            self._queue.put(partial(self._write, line, sync))
+            return not self._stalled
+        done = _thread.allocate_lock()
+        done.acquire()
+        result = [False]
+
+        def job() -> None:
+            result[0] = self._write(line, sync)
+            done.release()
+
+        self._queue.put(job)
+        if not done.acquire(timeout=DEADLINE_S):
+            self._stalled = True
+            faults.count("journal_stalled", f"no answer from the disk within {DEADLINE_S} s")
+            return False
+        return result[0]
+
+    def defer(self, job: Callable[[], None]) -> None:
+        """Run *job* in the writer's thread, soon. Safe in a finalizer: it takes no lock."""
+        self._queue.put(job)
+
+    def flush(self) -> None:
+        """Wait, within the deadline, until everything handed over is written."""
+        done = _thread.allocate_lock()
+        done.acquire()
+        self._queue.put(done.release)
+        done.acquire(timeout=DEADLINE_S)
+
+    def take_lost(self) -> tuple[int, str]:
+        """Lines lost since the last call, and why the last one was."""
+        lost, self._lost = self._lost, 0
+        return lost, self._last_loss
+
+    # In the writer's thread
+
+    def _loop(self) -> None:
+        try:
+            self._open()
+        except Exception as error:  # noqa: BLE001 - whatever the directory is, SGLang goes on
+            faults.count("journal_open", error)
+        cleaned = False
+        while True:
+            job = self._queue.get()
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - one bad job must not end the writer
+                faults.count("journal_job", error)
+            if self._queue.empty():
+                self._stalled = False
+                if not cleaned and self.directory is not None:
+                    cleaned = True
+                    self._clean(self.directory)
+
+    def _open(self) -> None:
+        directory = runs.choose_state_dir(self._config)
+        self._alive_fd = runs.hold_alive_lock(directory, self._run.text)
+        runs.set_group(runs.alive_path(directory, self._run.text), self._config)
+        path = runs.journal_path(directory, self._run.text)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o640)
+        os.fchmod(self._fd, 0o640)
+        os.fchmod(self._alive_fd, 0o640)
+        runs.set_group(path, self._config)
+        self.directory = directory
+
+    def _clean(self, directory: Path) -> None:
+        try:
+            limit = self._config.journal_max_bytes
+            runs.remove_old_dead_runs(directory, self._run.text, limit)
+        except OSError as error:
+            faults.count("journal_clean", error)
+
+    def _write(self, line: bytes, sync: bool) -> bool:
+        if self._fd < 0:
+            self._lose("the state directory cannot be used")
+            return False
+        if self._written + len(line) > self._config.journal_max_bytes:
+            self._lose("HICACHE_OBS_JOURNAL_MAX_BYTES is reached")
+            return False
+        data = b"\n" + line if self._torn else line
+        try:
+            count = os.write(self._fd, data)
+            self._written += count
+            self._torn = count != len(data)
+            if self._torn:
+                self._lose(f"short write: {count} of {len(data)} bytes")
+                return False
+            if sync:
+                os.fdatasync(self._fd)
+        except OSError as error:
+            self._torn = True
+            self._lose(str(error))
+            faults.count("journal_write", error)
+            return False
+        return True
+
+    def _lose(self, reason: str) -> None:
+        self._lost += 1
+        self._last_loss = reason
+
+
+def read(path: Path) -> Iterator[Record | JournalLineError]:
+    """The records of a finished journal; a line that is none is yielded as its error.
+
+    A last line without its newline is not yet a line and is left out. Empty lines (the mark of
+    a write that was cut short) are skipped.
+    """
+    with open(path, "rb") as file:
+        for line in file:
+            if not line.endswith(b"\n") or line == b"\n":
+                continue
+            try:
+                yield from_line(line)
+            except JournalLineError as error:
+                yield error

@@ -1,0 +1,123 @@
+"""The live applier: updates into prometheus_client objects of the worker.
+
+SGLang serves them on its own ``/metrics`` in prometheus_client's multi-process mode. That
+library chooses its value class when it is imported, and SGLang sets PROMETHEUS_MULTIPROC_DIR
+after it has loaded plug-ins: so it is imported here, at the first event, and never at load.
+
+A multi-process gauge cannot drop a row. A row that ended is 0, and every query on an info gauge
+says ``== 1``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from hicache_obs import faults, runs
+from hicache_obs.metrics import COUNTER, METRICS, WORKER_LABELS, Metric, Update
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter, Gauge
+
+GAUGE_MODE: Final = "livemostrecent"
+"""SGLang uses other modes, so the files ``gauge_livemostrecent_<pid>.db`` are ours alone."""
+
+RESERVED = frozenset(WORKER_LABELS) | {label for m in METRICS for label in m.labels} | {"pid", "le"}
+
+
+def safe_extra_labels(extra: Mapping[str, str]) -> dict[str, str]:
+    """``--extra-metric-labels`` as we add them: a name that clashes becomes ``extra_<name>``.
+
+    prometheus_client would silently drop one of two values under one name.
+    """
+    safe: dict[str, str] = {}
+    for name, value in extra.items():
+        if name in RESERVED:
+            faults.count("extra_label", f"--extra-metric-labels {name!r} becomes 'extra_{name}'")
+            name = f"extra_{name}"  # noqa: PLW2901
+        if not name.isascii() or not name.isidentifier() or name.startswith("__"):
+            faults.count("extra_label", f"--extra-metric-labels {name[:80]!r} is no label name")
+            continue
+        safe[name] = value
+    return safe
+
+
+class LiveApplier:
+    """Applies updates to metrics of this process, labelled with the worker's labels."""
+
+    def __init__(self, worker: Mapping[str, str], extra: Mapping[str, str]) -> None:
+        """*worker* holds a value for each of ``WORKER_LABELS``; *extra* the user's labels.
+
+        Raises:
+            RuntimeError: prometheus_client was imported before PROMETHEUS_MULTIPROC_DIR was
+                set, so that nothing of this process would reach SGLang's ``/metrics``.
+        """
+        from prometheus_client import CollectorRegistry, values
+
+        if values.ValueClass.__name__ == "MutexValue":
+            raise RuntimeError(
+                "prometheus_client was imported before PROMETHEUS_MULTIPROC_DIR was set; "
+                "another plug-in must not import it at load"
+            )
+        extra = safe_extra_labels(extra)
+        self._names = (*WORKER_LABELS, *extra)
+        self._values = (*(worker[name] for name in WORKER_LABELS), *extra.values())
+        self._registry = CollectorRegistry()
+        self._made: dict[str, Gauge | Counter] = {}
+        self._children: dict[tuple[str, tuple[str, ...]], Any] = {}
+
+    def apply(self, updates: list[Update]) -> None:
+        for update in updates:
+            child = self._children.get((update.metric.name, update.labels))
+            if child is None:
+                child = self._child(update)
+            if update.metric.type == COUNTER:
+                child.inc(update.value)
+            else:
+                child.set(update.value)
+
+    def _child(self, update: Update) -> Any:
+        family = self._made.get(update.metric.name)
+        if family is None:
+            family = self._made[update.metric.name] = self._family(update.metric)
+        child = family.labels(*self._values, *update.labels)
+        self._children[update.metric.name, update.labels] = child
+        return child
+
+    def _family(self, metric: Metric) -> Gauge | Counter:
+        from prometheus_client import Counter, Gauge
+
+        names = (*self._names, *metric.labels)
+        if metric.type == COUNTER:
+            return Counter(metric.name, metric.help, names, registry=self._registry)
+        return Gauge(
+            metric.name,
+            metric.help,
+            names,
+            registry=self._registry,
+            multiprocess_mode=GAUGE_MODE,
+        )
+
+
+def remove_stale_gauges(multiproc_dir: Path, state_dir: Path | None, own: runs.RunName) -> None:
+    """Remove our gauge files of dead runs, and one that an earlier process of our pid left.
+
+    A directory that the user set survives restarts, and a container gives the same pid again:
+    without this, the rows of a failed start would stand beside those of the good one.
+    """
+    dead: set[int] = {own.pid}
+    living: set[int] = set()
+    if state_dir is not None:
+        for run in runs.list_runs(state_dir):
+            if run.text != own.text:
+                (living if runs.is_alive(state_dir, run.text) else dead).add(run.pid)
+    for pid in dead - living:
+        (multiproc_dir / f"gauge_{GAUGE_MODE}_{pid}.db").unlink(missing_ok=True)
+
+
+def multiproc_dir() -> Path | None:
+    """SGLang's multi-process directory, None while its metrics are off."""
+    value = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    return Path(value) if value else None

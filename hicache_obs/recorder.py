@@ -1,0 +1,207 @@
+"""One recorder a process: events from the hooks, in order, to the journal and the live metrics.
+
+It comes to life with the first event, so a process without HiCache has no thread, no file and
+no prometheus_client of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from hicache_obs import __version__, config, faults, live, wire
+from hicache_obs.events import Event, JournalLost, ObsError, RunStarted, WorkerStarting
+from hicache_obs.journal import JournalWriter
+from hicache_obs.ledger import Ledger
+from hicache_obs.runs import RunName
+from hicache_obs.updates import updates
+
+UNKNOWN_WORKER = WorkerStarting(
+    model_name="",
+    engine_type="",
+    tp_rank="",
+    pp_rank="",
+    dp_rank="",
+    server_port="",
+    node_rank="",
+    nnodes="",
+    extra_labels={},
+    sglang_version="",
+    mooncake_version="",
+    torch_version="",
+    hicache=False,
+    storage_backend="",
+    mode="",
+)
+"""Stands where host pools are built outside a scheduler, so that no label is missing."""
+
+
+class Recorder:
+    """Numbers events, writes them to the journal, then applies them to the live metrics."""
+
+    def __init__(self, settings: config.Config) -> None:
+        self.config = settings
+        self.ledger = Ledger()
+        self.worker = UNKNOWN_WORKER
+        self.store_mode = ""
+        self._run = RunName.new()
+        self._journal = JournalWriter(settings, self._run)
+        self._live: live.LiveApplier | None = None
+        self._blame: dict[tuple[int, str, str], tuple[str, str]] = {}
+        self._lock = threading.RLock()
+        self._seq = 0
+        self._calls = 0
+        self._started = False
+        self._pid = os.getpid()
+
+    @property
+    def mode(self) -> str:
+        """Of the Mooncake store: as it was seen, else as this server is configured."""
+        return self.store_mode or self.worker.mode
+
+    def next_call(self) -> int:
+        """The number that ties the entry of a native call to its end."""
+        with self._lock:
+            self._calls += 1
+            return self._calls
+
+    def locked(self) -> threading.RLock:
+        """The lock under which the ledger is read and changed."""
+        return self._lock
+
+    @staticmethod
+    def now() -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def emit(self, event: Event, *, wait: bool = True) -> None:
+        """Record *event*. Never raises; a fault of ours is counted.
+
+        With ``wait=False`` the line is handed over and not waited for. It is still written
+        before any later line, so a later ``wait`` covers it: enough for a success.
+        """
+        try:
+            self._start()
+            self._record(event, wait)
+            self._record_faults()
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach SGLang
+            faults.count("emit", error)
+
+    def blame(self, error: BaseException, stage: str, cause: str) -> None:
+        """Remember that *error* came out of a failure of HiCache at *stage*."""
+        self._blame[_identity(error)] = (stage, cause)
+
+    def blamed(self, error: BaseException) -> tuple[str, str]:
+        """Stage and cause of the HiCache failure that led to *error*, or ``("", "exception")``.
+
+        Follows ``__cause__`` and ``__context__``: SGLang rewraps some exceptions.
+        """
+        seen: set[int] = set()
+        link: BaseException | None = error
+        while link is not None and id(link) not in seen:
+            found = self._blame.get(_identity(link))
+            if found is not None:
+                return found
+            seen.add(id(link))
+            link = link.__cause__ or link.__context__
+        return "", "exception"
+
+    def defer(self, job: Callable[[], None]) -> None:
+        """Run *job* in the journal's thread: for finalizers, which may neither lock nor wait."""
+        if self._started and self._pid == os.getpid():
+            self._journal.defer(job)
+
+    @property
+    def started(self) -> bool:
+        """Whether anything was recorded in this process."""
+        return self._started
+
+    def flush(self) -> None:
+        self._journal.flush()
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        self._started = True
+        self._journal.start()
+        first = RunStarted(
+            run=self._run.text,
+            boot_id=self._run.boot,
+            pid=self._pid,
+            host=socket.gethostname(),
+            namespace=os.environ.get("POD_NAMESPACE", ""),
+            pod=os.environ.get("POD_NAME", ""),
+            obs_version=__version__,
+            python_version=platform.python_version(),
+        )
+        self._record(first, wait=True)
+        self._open_live(first)
+        self._record(self.worker, wait=True)
+        for problem in self.config.problems:
+            faults.count("config", problem)
+
+    def _record(self, event: Event, wait: bool) -> None:
+        now = time.time()
+        with self._lock:
+            self._seq += 1
+            line = wire.to_line(event, self._seq, now)
+        self._journal.append(line, wait=wait or event.durable, sync=event.durable)
+        self._apply_live(event, now)
+
+    def _record_faults(self) -> None:
+        lost, reason = self._journal.take_lost()
+        if lost:
+            faults.count("journal", f"{lost} events not written: {reason}")
+            self._record(JournalLost(lost=lost, reason=reason), wait=False)
+        for where, count, error in faults.take_unreported():
+            self._record(ObsError(where=where, count=count, error=error), wait=False)
+
+    def _apply_live(self, event: Event, now: float) -> None:
+        try:
+            if self._live is not None:
+                self._live.apply(updates(event, now))
+        except Exception as error:  # noqa: BLE001 - the journal has it; SGLang goes on
+            faults.count("live", error)
+
+    def _open_live(self, first: RunStarted) -> None:
+        directory = live.multiproc_dir()
+        if self.config.prometheus == "off" or directory is None:
+            return
+        try:
+            live.remove_stale_gauges(directory, self._journal.directory, self._run)
+            self._live = live.LiveApplier(asdict(self.worker), self.worker.extra_labels)
+            self._live.apply(updates(first, time.time()))
+        except Exception as error:  # noqa: BLE001 - the journal has it; SGLang goes on
+            faults.count("live", error)
+
+
+def _identity(error: BaseException) -> tuple[int, str, str]:
+    """An exception without a reference to it (it holds frames); id alone may be reused."""
+    return id(error), type(error).__name__, str(error)[:200]
+
+
+_recorder: Recorder | None = None
+_creation = threading.Lock()
+
+
+def get() -> Recorder:
+    """The recorder of this process; a forked child gets one of its own."""
+    global _recorder  # noqa: PLW0603 - one recorder a process
+    if _recorder is None:
+        with _creation:
+            if _recorder is None:
+                _recorder = Recorder(config.load())
+    return _recorder
+
+
+def _forget_in_child() -> None:
+    global _recorder, _creation
+    _recorder, _creation = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

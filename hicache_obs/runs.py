@@ -1,0 +1,200 @@
+"""Runs on disk: where journals live, how a run is named, and whether it is alive.
+
+A run is one start of one worker process. It owns two files in the state directory:
+``<run>.jsonl``, its journal, and ``<run>.alive``, on which it holds a POSIX record lock for as
+long as it lives. The kernel frees the lock on any death; pid and time are never used to decide.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import grp
+import os
+import re
+import secrets
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hicache_obs import faults
+from hicache_obs.config import SYSTEM_STATE_DIR, Config
+
+MAX_DEAD_RUNS = 256
+_NAME = re.compile(r"^(?P<boot>[0-9a-f]{1,32})-(?P<ns>\d{1,20})-(?P<pid>\d{1,10})-[0-9a-f]{8}$")
+_FLOCK = "hhqqi4x"  # struct flock on Linux x86_64 and aarch64: type, whence, start, len, pid
+_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "glusterfs", "9p"}
+
+
+@dataclass(frozen=True, order=True)
+class RunName:
+    """Boot id, start in nanoseconds since the epoch, and pid of a run, as its name tells."""
+
+    started_ns: int
+    boot: str
+    pid: int
+    text: str
+
+    @classmethod
+    def new(cls) -> RunName:
+        boot, ns, pid = boot_id(), time.time_ns(), os.getpid()
+        return cls(ns, boot, pid, f"{boot}-{ns}-{pid}-{secrets.token_hex(4)}")
+
+    @classmethod
+    def parse(cls, text: str) -> RunName | None:
+        match = _NAME.match(text)
+        if match is None:
+            return None
+        return cls(int(match["ns"]), match["boot"], int(match["pid"]), text)
+
+
+def boot_id() -> str:
+    """The kernel's boot id without dashes, or "0" where the kernel does not tell."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return "0"
+    return text.strip().replace("-", "")[:32] or "0"
+
+
+def journal_path(directory: Path, run: str) -> Path:
+    return directory / f"{run}.jsonl"
+
+
+def alive_path(directory: Path, run: str) -> Path:
+    return directory / f"{run}.alive"
+
+
+def hold_alive_lock(directory: Path, run: str) -> int:
+    """Create and lock ``<run>.alive``; returns the descriptor, which must stay open.
+
+    The file is locked under another name first, so that nobody ever sees it unlocked while the
+    run lives. Closing any other descriptor of the file in this process would free the lock.
+    """
+    hidden = directory / f".{run}.alive"
+    fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        os.rename(hidden, alive_path(directory, run))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def is_alive(directory: Path, run: str) -> bool:
+    """Whether another process holds the run's lock. Never call it for the own run."""
+    try:
+        fd = os.open(alive_path(directory, run), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
+        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+    finally:
+        os.close(fd)
+
+
+def list_runs(directory: Path) -> list[RunName]:
+    """All runs with a journal or a lock file in *directory*, oldest first."""
+    names = {entry.name.rsplit(".", 1)[0] for entry in os.scandir(directory) if _is_ours(entry)}
+    return sorted(name for name in map(RunName.parse, names) if name is not None)
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith((".jsonl", ".alive"))
+
+
+def remove_old_dead_runs(directory: Path, own: str, max_bytes: int) -> list[str]:
+    """Remove the oldest dead runs beyond ``MAX_DEAD_RUNS`` or beyond *max_bytes* in all.
+
+    Returns the names removed. Runs that are alive, and the own one, are never touched.
+    """
+    kept_bytes, kept, removed = 0, 0, []
+    for run in reversed(list_runs(directory)):
+        if run.text == own or is_alive(directory, run.text):
+            continue
+        path = journal_path(directory, run.text)
+        size = path.stat().st_size if path.exists() else 0
+        if kept < MAX_DEAD_RUNS and kept_bytes + size <= max_bytes:
+            kept, kept_bytes = kept + 1, kept_bytes + size
+            continue
+        for gone in (path, alive_path(directory, run.text)):
+            gone.unlink(missing_ok=True)
+        removed.append(run.text)
+    return removed
+
+
+def choose_state_dir(config: Config) -> Path:
+    """Create (0770) and return the state directory.
+
+    The setting, else ``/var/lib/hicache-obs`` where it can be written, else the user's XDG
+    state directory with one warning that names both.
+
+    Raises:
+        OSError: no directory can be written.
+    """
+    if config.state_dir is not None:
+        return _writable(config.state_dir, config)
+    try:
+        return _writable(SYSTEM_STATE_DIR, config)
+    except OSError as error:
+        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+        fallback = _writable(Path(base) / "hicache-obs", config)
+        faults.logger.warning(
+            "hicache-obs: %s is not writable (%s); journals go to %s. Set HICACHE_OBS_STATE_DIR "
+            "to a directory that the exporter reads too.",
+            SYSTEM_STATE_DIR,
+            error.strerror,
+            fallback,
+        )
+        return fallback
+
+
+def _writable(directory: Path, config: Config) -> Path:
+    if not directory.exists():
+        directory.mkdir(mode=0o770, parents=True, exist_ok=True)
+        directory.chmod(0o770)
+        set_group(directory, config)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise PermissionError(13, "Permission denied", str(directory))
+    if _filesystem(directory) in _NETWORK:
+        faults.logger.warning(
+            "hicache-obs: %s is on a network file system: locks and writes may stall or lie; "
+            "use a local directory for HICACHE_OBS_STATE_DIR",
+            directory,
+        )
+    return directory
+
+
+def set_group(path: Path, config: Config) -> None:
+    """Give *path* the configured group; a group that cannot be set is a counted fault."""
+    if not config.state_group:
+        return
+    try:
+        group = config.state_group
+        gid = int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
+        os.chown(path, -1, gid)
+    except (OSError, KeyError) as error:
+        faults.count(
+            "state_group",
+            f"HICACHE_OBS_STATE_GROUP={config.state_group!r} cannot be set ({error}); "
+            "name a group of this process",
+        )
+
+
+def _filesystem(directory: Path) -> str:
+    """Type of the file system of *directory* by /proc/self/mounts, "" if not told."""
+    best, kind = "", ""
+    try:
+        real = str(directory.resolve())
+        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
+            for line in mounts:
+                _, point, found = line.split(" ")[:3]
+                inside = real == point or real.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best):
+                    best, kind = point, found
+    except (OSError, ValueError):
+        return ""
+    return kind.removeprefix("fuse.")

@@ -1,0 +1,201 @@
+"""The pure function from an event to updates of the metric table.
+
+It needs no state: an event carries its totals. The live applier and the exporter both apply
+what it returns, so both tell the same story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hicache_obs import events as ev
+from hicache_obs import metrics as m
+from hicache_obs.metrics import Metric, Update, size_class
+
+
+def updates(event: ev.Event, time: float) -> list[Update]:
+    """What *event*, seen at *time* (seconds since the epoch), changes in the table."""
+    found = _UPDATES.get(event.kind)
+    changes = found(event, time) if found else []
+    return [*changes, Update(m.OBS_LAST_EVENT, (), time)]
+
+
+def _row(metric: Metric, value: float, source: Any, **more: object) -> Update:
+    """An update of *metric*; labels are taken from *more*, else from the event's fields."""
+    labels = tuple(
+        str(more[name]) if name in more else str(getattr(source, name)) for name in metric.labels
+    )
+    return Update(metric, labels, float(value))
+
+
+def _run(event: ev.RunStarted, _time: float) -> list[Update]:
+    return [_row(m.OBS_BUILD, 1, event, version=event.obs_version), Update(m.WORKER_UP, (), 1.0)]
+
+
+def _worker_starting(event: ev.WorkerStarting, _time: float) -> list[Update]:
+    return [_row(m.WORKER_INFO, 1, event)]
+
+
+def _worker_ready(_event: ev.WorkerReady, _time: float) -> list[Update]:
+    return [Update(m.WORKER_STARTS, ("success", "", ""), 1.0)]
+
+
+def _worker_failed(event: ev.WorkerFailed, _time: float) -> list[Update]:
+    return [_row(m.WORKER_STARTS, 1, event)]
+
+
+def _hooks(event: ev.HooksReported, _time: float) -> list[Update]:
+    counts = {
+        "installed": event.installed,
+        "pending": event.pending,
+        "missing": len(event.missing),
+    }
+    rows = [Update(m.OBS_HOOKS, (state,), float(count)) for state, count in counts.items()]
+    return rows + [Update(m.OBS_HOOK_MISSING, (target,), 1.0) for target in event.missing]
+
+
+def _draft_builder(event: ev.DraftBuilderReported, _time: float) -> list[Update]:
+    return [
+        Update(m.DRAFT_BUILDER, (state,), float(state == event.state))
+        for state in ((event.before, event.state) if event.before else (event.state,))
+    ]
+
+
+def _call_entered(event: ev.CallEntered, _time: float) -> list[Update]:
+    return [_row(m.CALL_IN_PROGRESS, event.since, event)]
+
+
+def _call_returned(event: ev.CallReturned, _time: float) -> list[Update]:
+    return [_row(m.CALL_IN_PROGRESS, 0, event)]
+
+
+def _allocator(event: ev.AllocatorChosen, _time: float) -> list[Update]:
+    return [_row(m.FALLBACKS, 1, event)] if event.reason else []
+
+
+def _segment(event: ev.SegmentAllocated, _time: float) -> list[Update]:
+    return [_row(m.CALL_IN_PROGRESS, 0, event, api="allocate")]
+
+
+def _pin(event: ev.PagesPinned, _time: float) -> list[Update]:
+    rows = [
+        _row(m.CALL_IN_PROGRESS, 0, event, api="pin"),
+        _row(m.PINS, 1, event),
+        _row(m.PINNED_BYTES, event.pinned_bytes, event),
+    ]
+    if event.failed:
+        rows.append(_failure(1, event, stage="pinning", mode="", cause="pin"))
+    return rows
+
+
+def _failure(value: float, source: Any, **more: object) -> Update:
+    return _row(m.FAILURE_ACTIVE, value, source, **more)
+
+
+def _pool(event: ev.PoolBuilt, _time: float) -> list[Update]:
+    rows = [
+        _row(m.ALLOCATIONS, 1, event, size_class=size_class(event.bytes)),
+        _row(m.ALLOCATION_DURATION, event.duration_s, event),
+    ]
+    if event.failed:
+        row = _failure(1, event, stage="allocation", mode="", code="", cause=event.reason)
+        return [*rows, row]
+    rows += [_row(m.POOL_INFO, 1, event), *_held(event)]
+    if event.expected is not None:
+        rows.append(_row(m.POOL_EXPECTED, event.expected, event))
+    if event.expected:
+        rows.append(_row(m.POOL_REGISTERED, 0, event))
+        rows.append(_failure(0, event, stage="registration", code="", cause=""))
+    return rows
+
+
+def _held(event: ev.PoolFacts) -> list[Update]:
+    return [
+        _row(m.POOL_BYTES, event.held_bytes, event),
+        _row(m.POOL_TOKENS, event.held_tokens, event),
+    ]
+
+
+def _pool_released(event: ev.PoolReleased, _time: float) -> list[Update]:
+    rows = [_row(m.POOL_INFO, 0, event), *_held(event)]
+    if event.mode:
+        rows.append(_row(m.REGISTERED_BYTES, event.registered_bytes, event))
+        rows.append(_row(m.POOL_REGISTERED, 0, event))
+        rows.append(_row(m.POOL_EXPECTED, 0, event))
+    return rows
+
+
+def _mismatch(event: ev.MismatchSeen, _time: float) -> list[Update]:
+    return [_row(m.MISMATCH, event.active, event, harmful=str(event.harmful).lower())]
+
+
+def _setup(event: ev.StoreSetUp, _time: float) -> list[Update]:
+    none = {"role": "none", "pool": "", "allocator": ""}
+    rows = [
+        _row(m.CALL_IN_PROGRESS, 0, event, **none),
+        _row(m.STORE_SETUPS, 1, event),
+        _row(m.STORE_INFO, not event.failed, event),
+        _failure(0, event, stage="setup", **none | {"code": "", "cause": ""}),
+    ]
+    if event.failed:
+        rows.append(_failure(1, event, stage="setup", **none))
+    return rows + _mended(event, stage="setup", **none)
+
+
+def _mended(event: ev.StoreSetUp | ev.BufferRegistered, **more: object) -> list[Update]:
+    return [
+        _failure(0, event, **{**more, "code": code, "cause": cause}) for code, cause in event.mended
+    ]
+
+
+def _registration(event: ev.BufferRegistered, time: float) -> list[Update]:
+    rows = [
+        _row(m.CALL_IN_PROGRESS, 0, event),
+        _row(m.REGISTRATIONS, 1, event, size_class=size_class(event.bytes)),
+        _row(m.REGISTERED_BYTES, event.registered_bytes, event),
+        _row(m.REGISTRATION_DURATION, event.duration_s, event),
+    ]
+    if event.failed:
+        rows += [
+            _failure(1, event, stage="registration"),
+            _row(m.LAST_FAILURE_TIME, time, event),
+            _row(m.LAST_FAILURE_BYTES, event.bytes, event),
+        ]
+    return rows + _mended(event, stage="registration")
+
+
+def _pool_registration(event: ev.PoolRegistered, _time: float) -> list[Update]:
+    done = not event.failed
+    return [_row(m.POOL_EXPECTED, 1, event), _row(m.POOL_REGISTERED, done, event)]
+
+
+def _journal_lost(event: ev.JournalLost, _time: float) -> list[Update]:
+    return [Update(m.OBS_JOURNAL_LOST, (), float(event.lost))]
+
+
+def _obs_error(event: ev.ObsError, _time: float) -> list[Update]:
+    return [Update(m.OBS_ERRORS, (event.where,), float(event.count))]
+
+
+_UPDATES: Mapping[str, Callable[[Any, float], list[Update]]] = {
+    ev.RunStarted.kind: _run,
+    ev.WorkerStarting.kind: _worker_starting,
+    ev.WorkerReady.kind: _worker_ready,
+    ev.WorkerFailed.kind: _worker_failed,
+    ev.HooksReported.kind: _hooks,
+    ev.DraftBuilderReported.kind: _draft_builder,
+    ev.CallEntered.kind: _call_entered,
+    ev.CallReturned.kind: _call_returned,
+    ev.AllocatorChosen.kind: _allocator,
+    ev.SegmentAllocated.kind: _segment,
+    ev.PagesPinned.kind: _pin,
+    ev.PoolBuilt.kind: _pool,
+    ev.PoolReleased.kind: _pool_released,
+    ev.MismatchSeen.kind: _mismatch,
+    ev.StoreSetUp.kind: _setup,
+    ev.BufferRegistered.kind: _registration,
+    ev.PoolRegistered.kind: _pool_registration,
+    ev.JournalLost.kind: _journal_lost,
+    ev.ObsError.kind: _obs_error,
+}
