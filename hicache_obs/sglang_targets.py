@@ -50,24 +50,12 @@ class Target:
 
 TARGETS = (
     Target("worker", _SRT + "managers.scheduler", "Scheduler.__init__"),
-    # Host pool constructors; all raise when the memory cannot be had.
+    # Host pool constructors; all raise when the memory cannot be had. The asymmetric MHA pool
+    # (0.5.14 and later) has no constructor of its own: it is built by MHA's.
     Target("host_pool", _MC + "memory_pool_host", "HostKVCache.__init__", until="0.5.13"),
     Target("host_pool", _MC + "pool_host.base", "HostKVCache.__init__", since="0.5.14"),
     Target("host_pool", _MC + "memory_pool_host", "MHATokenToKVPoolHost.__init__", until="0.5.15"),
     Target("host_pool", _MC + "pool_host.mha", "MHATokenToKVPoolHost.__init__", since="0.5.16"),
-    Target(
-        "host_pool",
-        _MC + "memory_pool_host",
-        "AsymmetricMHATokenToKVPoolHost.__init__",
-        since="0.5.14",
-        until="0.5.15",
-    ),
-    Target(
-        "host_pool",
-        _MC + "pool_host.mha",
-        "AsymmetricMHATokenToKVPoolHost.__init__",
-        since="0.5.16",
-    ),
     Target("host_pool", _MC + "memory_pool_host", "MLATokenToKVPoolHost.__init__", until="0.5.15"),
     Target("host_pool", _MC + "pool_host.mla", "MLATokenToKVPoolHost.__init__", since="0.5.16"),
     Target("pool_destroy", _MC + "pool_host.base", "HostKVCache.destroy", since="0.5.14"),

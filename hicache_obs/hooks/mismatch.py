@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hicache_obs import classify, recorder
+from hicache_obs import classify, faults, recorder
 from hicache_obs.events import MismatchSeen
 from hicache_obs.hooks import draft, scope
 from hicache_obs.ledger import Pool
@@ -69,6 +69,12 @@ def _tell(rec: recorder.Recorder, pool: Pool, expected: str, reason: str, mode: 
         rec.emit(_ended(told), wait=False)
     _seen[pool.pool_id] = seen
     rec.emit(seen)
+    if seen.harmful:
+        faults.logger.warning(
+            "hicache-obs: the %s host pool (pool %s) has allocator %s where %s is needed (%s); "
+            "a standalone Mooncake client will refuse it",
+            *(seen.role, seen.pool, seen.actual, seen.expected, seen.reason),
+        )
 
 
 def _ended(told: MismatchSeen) -> MismatchSeen:

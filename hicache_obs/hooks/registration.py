@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hicache_obs import classify, recorder
+from hicache_obs import classify, faults, recorder
 from hicache_obs.events import BufferRegistered, CallEntered, PoolRegistered
 from hicache_obs.hooks import memory, pools, scope
 from hicache_obs.hooks.around import Call
@@ -177,6 +177,11 @@ def _emit(
         total = rec.ledger.registered_bytes(key)
     if call.error is not None:
         rec.blame(call.error, "registration", cause)
+        faults.logger.error(
+            "hicache-obs: registration of the %s host pool (pool %s, allocator %s, %d bytes) "
+            "failed: code %s, cause %s",
+            *(over.role, over.pool, over.allocator, size, code or "none", cause),
+        )
     rec.emit(
         BufferRegistered(
             call=number,

@@ -1,0 +1,42 @@
+# hicache-obs. `make help` lists what there is.
+
+PYTHON ?= python3
+RUN := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## Set up, then show the failure and the fix on the real SGLang and Mooncake
+	@$(PYTHON) tests/setup.py demo
+	@$(RUN) -m hicache_obs.cli demo
+
+test: ## Set up, then run the tests on a sample of the SGLang releases
+	@$(PYTHON) tests/setup.py test
+	@$(RUN) -m pytest -m "not full" && $(MAKE) --no-print-directory .complete
+
+test-all: ## Set up, then run the tests on every supported SGLang release
+	@$(PYTHON) tests/setup.py all
+	@$(RUN) -m pytest && $(MAKE) --no-print-directory .complete
+
+lint: ## Format check, lint, strict types, import contracts
+	@$(PYTHON) tests/setup.py lint
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m ruff check .
+	@$(RUN) -m mypy
+	@.venv/bin/lint-imports
+
+bench: ## Set up, then measure hooks and plug-in load beside their peers
+	@$(PYTHON) tests/setup.py demo
+	@$(RUN) benchmarks/run.py
+
+clean: ## Remove the virtual environment and the cache
+	rm -rf .venv .cache
+
+.PHONY: .complete
+.complete: # Tests that were skipped for a missing Debian package are no success
+	@if [ -s "$${HICACHE_OBS_CACHE:-.cache}/missing-debian-packages" ]; then \
+	  echo "incomplete: missing Debian packages:" \
+	    $$(cat "$${HICACHE_OBS_CACHE:-.cache}/missing-debian-packages"); exit 1; fi

@@ -1,0 +1,24 @@
+"""The commands of hicache-obs."""
+
+from __future__ import annotations
+
+import click
+
+from hicache_obs import __version__
+from hicache_obs.cli.demo import demo
+from hicache_obs.cli.doctor import doctor
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hicache-obs")
+def main() -> None:
+    """Observe SGLang HiCache host pools and their registration with Mooncake.
+
+    The plug-in needs no command: it works as soon as the package is installed beside SGLang.
+
+    Example: hicache-obs doctor
+    """
+
+
+main.add_command(demo)
+main.add_command(doctor)

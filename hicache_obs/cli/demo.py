@@ -1,0 +1,192 @@
+"""``hicache-obs demo``: the bug, seen in the metrics; then the fix. On the real thing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+
+from hicache_obs.share import share
+
+RELEASE = "0.5.14"
+_START_S = 150
+_SHOWN = (
+    "hicache_registrations_total",
+    "hicache_failure_active",
+    "hicache_allocator_mismatch",
+    "hicache_host_pool_bytes",
+    "hicache_registered_bytes",
+    "hicache_draft_builder_info",
+    "hicache_worker_starts_total",
+)
+
+
+class StepFailedError(Exception):
+    """A step of the demonstration did not do what it says."""
+
+
+@click.command()
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the unpacked SGLang (default: $HICACHE_OBS_CACHE, else .cache of a checkout).",
+)
+@click.option("--keep", is_flag=True, help="Keep logs and journals, and say where they are.")
+def demo(cache: Path | None, keep: bool) -> None:
+    """Show the failure and the fix on the real SGLang 0.5.14 and the real Mooncake, without a GPU.
+
+    A standalone Mooncake client, then the same server twice: without the fixed draft host pool
+    builder it dies as SGLang does, and its metrics say why; with it both pools are registered.
+    Ends with 0 only if each step was seen to do what it says.
+
+    Example: hicache-obs demo --keep
+    """
+    if cache is not None:
+        os.environ["HICACHE_OBS_CACHE"] = str(cache)
+    folder = Path(tempfile.mkdtemp(prefix="hicache-obs-demo-"))
+    show = Console(highlight=False, soft_wrap=True)
+    started = time.monotonic()
+    try:
+        harness = _harness()
+        with harness.Mooncake(folder / "mooncake") as mooncake:
+            _run(harness, mooncake, folder, show)
+    except (StepFailedError, RuntimeError, OSError) as error:
+        show.print(f"[red]demo failed:[/] {error}", markup=True)
+        show.print(f"Logs are in {folder}")
+        sys.exit(1)
+    finally:
+        if not keep and sys.exc_info()[0] is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if keep:
+        show.print(f"Logs and journals are in {folder}")
+    show.print(f"[green]All steps did what they say[/] ({time.monotonic() - started:.0f} s).")
+
+
+def _harness() -> Any:
+    sys.path.insert(0, str(share("bench")))
+    return importlib.import_module("harness")
+
+
+def _run(harness: Any, mooncake: Any, folder: Path, show: Console) -> None:
+    env = {
+        "HICACHE_OBS_STATE_DIR": str(folder / "state"),
+        "PROMETHEUS_MULTIPROC_DIR": str(folder / "multiproc"),
+    }
+    (folder / "multiproc").mkdir()
+    show.print(
+        f"[bold]1.[/] A real mooncake_master and a standalone mooncake_client stand "
+        f"({mooncake.client_address})."
+    )
+
+    show.print(
+        f"[bold]2.[/] SGLang {RELEASE} starts with an EAGLE draft, HICACHE_OBS_DRAFT_FIX=off ..."
+    )
+    with _metrics_page(folder, env) as scrape:
+        off = {**env, "HICACHE_OBS_DRAFT_FIX": "off"}
+        with _server(harness, mooncake, folder / "unfixed", off) as server:
+            code = server.wait(_START_S)
+        _require(
+            code < 0 and not server.ready, f"the unfixed server ended with {code}, not by death"
+        )
+        show.print(
+            f"   The worker raised, SGLang killed its process tree (signal {-code}). "
+            "Its own log ends with:"
+        )
+        show.print("   [dim]" + _last_error(server.log) + "[/]")
+        show.print("   Its metrics, by SGLang's own /metrics over the directory that it left:")
+        page = scrape()
+    _print_series(show, page)
+    failed = {"role": "draft", "allocator": "default", "code": "-1", "cause": "foreign_buffer"}
+    _require_value(page, "hicache_registrations_total", 1, outcome="failure", **failed)
+    _require_value(page, "hicache_failure_active", 1, stage="registration", **failed)
+    _require_value(page, "hicache_allocator_mismatch", 1, role="draft", harmful="true")
+
+    show.print(
+        "[bold]3.[/] The same start with the fixed draft host pool builder (the default) ..."
+    )
+    with _server(harness, mooncake, folder / "fixed", env) as server:
+        server.wait_ready(_START_S)
+        page = server.scrape()
+        code = server.terminate()
+    show.print("   READY. Its own /metrics:")
+    _print_series(show, page)
+    _require(_active(page, "hicache_failure_active") == [], "a failure is still active")
+    _require(_active(page, "hicache_allocator_mismatch") == [], "a mismatch is still active")
+    for role in ("target", "draft"):
+        _require_value(page, "hicache_pool_registered", 1, role=role)
+    _require_value(page, "hicache_draft_builder_info", 1, state="applied")
+    _require(code == 0, f"the fixed server ended with {code} after SIGTERM")
+    show.print("   Both pools are registered; the failure and the mismatch are gone.")
+
+
+def _server(harness: Any, mooncake: Any, folder: Path, env: dict[str, str]) -> Any:
+    return harness.start_server(RELEASE, mooncake, env, folder=folder, draft="mha")
+
+
+@contextmanager
+def _metrics_page(folder: Path, env: dict[str, str]) -> Iterator[Any]:
+    """SGLang's own /metrics in a process that outlives the server; yields a function to scrape."""
+    pages = importlib.import_module("metrics_page")
+    with pages.start_metrics_page(RELEASE, env, folder / "page") as page:
+        yield lambda: _scrape(page)
+
+
+def _scrape(page: Any) -> str:
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            body: str = page.scrape()
+        except OSError:
+            if time.monotonic() > deadline or page.process.poll() is not None:
+                raise
+            time.sleep(0.2)
+            continue
+        return body
+
+
+def _last_error(log: str) -> str:
+    lines = [line for line in log.splitlines() if "error code" in line or "hicache-obs" in line]
+    return "\n   ".join(line.strip()[:160] for line in lines[-4:])
+
+
+def _samples(page: str, name: str, **labels: str) -> Iterator[Any]:
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                yield sample
+
+
+def _active(page: str, name: str) -> list[Any]:
+    return [sample for sample in _samples(page, name) if sample.value != 0]
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise StepFailedError(text)
+
+
+def _require_value(page: str, name: str, value: float, **labels: str) -> None:
+    found = [sample.value for sample in _samples(page, name, **labels)]
+    _require(found == [value], f"{name}{labels} is {found}, not {value}")
+
+
+def _print_series(show: Console, page: str) -> None:
+    """The series to look at, without the labels that are the same on all of them."""
+    hidden = {"model_name", "engine_type", "tp_rank", "pp_rank", "dp_rank", "server_port"}
+    for name in _SHOWN:
+        for sample in _active(page, name):
+            labels = ",".join(
+                f'{k}="{v}"' for k, v in sample.labels.items() if k not in hidden and v
+            )
+            show.print(f"   {name}{{{labels}}} {sample.value:.0f}", style="cyan", markup=False)

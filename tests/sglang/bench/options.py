@@ -1,0 +1,88 @@
+"""Command line of the bench's server: what to build, and with which store."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, fields
+
+POOL_KINDS = ("mha", "mla", "asymmetric")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The parsed command line; picklable, so that every rank receives the same one."""
+
+    target: str
+    draft: str
+    hicache: bool
+    storage_backend: str
+    extra_config: str
+    attach: bool
+    force_draft_allocator: str
+    page_layout: str
+    metrics: bool
+    metrics_port: int
+    server_port: int
+    ranks: int
+    model_name: str
+    extra_metric_labels: str
+    graceful_exit: bool
+    exit_when_ready: bool
+    report: str
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``server.py``."""
+    parser = argparse.ArgumentParser(prog="server.py", description=__doc__)
+    flag = argparse.BooleanOptionalAction
+    parser.add_argument(
+        "--target", choices=POOL_KINDS, default="mha", help="kind of the target model's pool"
+    )
+    parser.add_argument(
+        "--draft", choices=(*POOL_KINDS, "none"), default="none", help="kind of the draft's pool"
+    )
+    parser.add_argument(
+        "--hicache", action=flag, default=True, help="--no-hicache: a start without any host pool"
+    )
+    parser.add_argument(
+        "--storage-backend", default="mooncake", help="SGLang's name of the backend, or none"
+    )
+    parser.add_argument(
+        "--extra-config", default="", help="JSON for --hicache-storage-backend-extra-config"
+    )
+    parser.add_argument(
+        "--attach",
+        action=flag,
+        default=True,
+        help="--no-attach: build the pools for this backend, but attach an empty store in place of "
+        "the vendor's, whose library is absent",
+    )
+    parser.add_argument(
+        "--force-draft-allocator",
+        choices=("", "default"),
+        default="",
+        help="0.5.20+: let the draft builder ask for this allocator (the fault of 0.5.14)",
+    )
+    parser.add_argument("--page-layout", default="page_first_direct", help="hicache_mem_layout")
+    parser.add_argument("--metrics", action=flag, default=True, help="SGLang's enable_metrics")
+    parser.add_argument("--metrics-port", type=int, default=0, help="port of /metrics; 0: none")
+    parser.add_argument("--server-port", type=int, default=30000, help="ServerArgs.port")
+    parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel ranks")
+    parser.add_argument("--model-name", default="bench-model", help="served_model_name")
+    parser.add_argument("--extra-metric-labels", default="", help="JSON, as SGLang's own option")
+    parser.add_argument(
+        "--graceful-exit",
+        action="store_true",
+        help="at the end let SGLang release its host resources (gracefully_exit True)",
+    )
+    parser.add_argument("--exit-when-ready", action="store_true", help="stop once READY is printed")
+    parser.add_argument(
+        "--report", default="", help="each rank writes FILE.<rank>.json with what it built"
+    )
+    return parser
+
+
+def parse(argv: list[str] | None = None) -> Options:
+    """Parse `argv` (default: the process's own) into `Options`."""
+    parsed = build_parser().parse_args(argv)
+    return Options(**{field.name: getattr(parsed, field.name) for field in fields(Options)})
