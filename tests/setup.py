@@ -87,9 +87,10 @@ def install_debian(packages: dict[str, tuple[str, str]]) -> None:
         say(f"installing Debian packages: {' '.join(missing)}")
         environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
         apt = ["apt-get", "-qq", "-o", "Dpkg::Use-Pty=0"]
-        quiet = {"check": False, "env": environment, "stdout": subprocess.DEVNULL}
-        subprocess.run([*apt, "update"], **quiet)
-        subprocess.run([*apt, "install", "-y", "--no-install-recommends", *missing], **quiet)
+        quiet = {"env": environment, "stdout": subprocess.DEVNULL}
+        subprocess.run([*apt, "update"], check=False, **quiet)
+        apt += ["install", "-y", "--no-install-recommends"]
+        subprocess.run([*apt, *missing], check=False, **quiet)
         missing = [name for name in missing if not present(packages[name][0])]
     if missing:
         MISSING.write_text("".join(f"{name}\n" for name in missing))

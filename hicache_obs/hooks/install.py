@@ -40,15 +40,23 @@ def install(targets: Sequence[Target]) -> None:
     """Register hooks on modules that are loaded, and wait for the others."""
     _state.targets = tuple(targets)
     waiting: dict[str, list[Target]] = {}
+    loaded = []
     for target in targets:
         module = sys.modules.get(target.module)
         if module is None or _initialising(module):
             waiting.setdefault(target.module, []).append(target)
-        else:
-            # SGLang's load_plugins applies it when all plug-ins have registered theirs.
-            _register(target)
+        elif _register(target):
+            loaded.append(target.path)
+    # SGLang's load_plugins applies what is new when all plug-ins have registered theirs; what
+    # another plug-in has applied already it would pass over in silence.
+    _apply([path for path in loaded if path in _registry()._patched])
     if waiting:
         sys.meta_path.insert(0, LateHooks(waiting))
+
+
+def _registry() -> Any:
+    """SGLang's HookRegistry; its private sets are the same in 0.5.11 to 0.5.23."""
+    return sys.modules[_REGISTRY].HookRegistry
 
 
 def _initialising(module: ModuleType) -> bool:
@@ -59,10 +67,9 @@ def _register(target: Target) -> bool:
     """Hand a target to the registry; False if its module does not have the name."""
     if _resolve(target) is None:
         return False
-    registry = sys.modules[_REGISTRY]
     hook = around(target.point)
     _state.hooks[target.path] = hook
-    registry.HookRegistry.register(target.path, hook, registry.HookType.AROUND)
+    _registry().register(target.path, hook, sys.modules[_REGISTRY].HookType.AROUND)
     return True
 
 
@@ -139,29 +146,35 @@ class _Loader(Loader):
 
 
 def _apply(paths: Sequence[str]) -> None:
-    """Apply hooks on *paths* now, and nothing that belongs to others.
+    """Apply our hooks on *paths* now, and nothing that belongs to others.
 
-    Another plug-in's targets may be waiting for an ``apply_hooks`` that is under way further
-    up the stack (it imported this module). Applied here they would be applied a second time
-    there, so they are held back; a target of both is left to that one, ours included.
+    A target that another plug-in has applied already gets ours on top. One that it has only
+    registered is left to the ``apply_hooks`` that must follow, ours included: it may be under
+    way further up the stack (it imported this module) and would apply a second time whatever
+    is applied here.
     """
-    if not paths:
+    registry = _registry()
+    now = {p for p in paths if p in registry._patched or len(registry._hooks.get(p, ())) == 1}
+    if not now:
         return
-    registry = sys.modules[_REGISTRY].HookRegistry
-    own = {path for path in paths if len(registry._hooks.get(path, ())) == 1}
-    others = {path for path in registry._hooks if path not in own} - registry._patched
-    with _held_back(registry, others):
+    held = {path for path in registry._hooks if path not in now} - registry._patched
+    with _only(registry, now, held):
         registry.apply_hooks()
 
 
 @contextmanager
-def _held_back(registry: Any, paths: set[str]) -> Iterator[None]:
-    """Let the registry take *paths* for patched meanwhile."""
-    registry._patched.update(paths)
+def _only(registry: Any, now: set[str], held: set[str]) -> Iterator[None]:
+    """Let the registry know, meanwhile, our hooks on *now* alone and *held* as done."""
+    hooks = {path: registry._hooks[path] for path in now}
     try:
+        for path in now:
+            registry._hooks[path] = hooks[path][-1:]
+        registry._patched.difference_update(now)
+        registry._patched.update(held)
         yield
     finally:
-        registry._patched.difference_update(paths)
+        registry._hooks.update(hooks)
+        registry._patched.difference_update(held)
 
 
 def is_installed(target: Target) -> bool:

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.fetch import SAMPLE
 from bench.harness import RELEASES, Mooncake, sglang_path, start_server
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-SAMPLE = ("0.5.12", "0.5.14", "0.5.18", "0.5.23")
-"""Releases of `make test`; `make test-all` runs them all."""
-
 
 def releases(*wanted: str, sample: tuple[str, ...] = SAMPLE) -> list[Any]:
-    """Parameters for a test: those outside *sample* belong to the whole matrix only."""
+    """Parameters for a test: `make test` runs those in *sample*, `make test-all` all."""
     return [
         pytest.param(release, marks=() if release in sample else pytest.mark.full)
         for release in wanted or RELEASES
