@@ -204,11 +204,15 @@ class PoolFacts(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolBuilt(Outcome, PoolFacts):
-    """A host pool's constructor came back. *expected*: whether the pool should be registered
-    (None: not known yet)."""
+    """A host pool's constructor came back.
+
+    *reason* and *code* say why it failed (the code of a failed page-locking); *expected* is
+    whether the pool should be registered, None if that is not known yet.
+    """
 
     kind: ClassVar[str] = "pool"
     reason: str
+    code: str
     mode: str
     expected: bool | None
 

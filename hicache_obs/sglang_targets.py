@@ -89,12 +89,6 @@ TARGETS = (
         "maybe_register_hicache_draft",
         since="0.5.13",
     ),
-    Target(
-        "draft_scope",
-        _MC + "hybrid_cache.hybrid_pool_assembler",
-        "build_hicache_draft_sidecars",
-        since="0.5.18",
-    ),
 )
 
 _RELEASE = re.compile(r"^(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?")

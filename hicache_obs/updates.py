@@ -79,14 +79,11 @@ def _segment(event: ev.SegmentAllocated, _time: float) -> list[Update]:
 
 
 def _pin(event: ev.PagesPinned, _time: float) -> list[Update]:
-    rows = [
+    return [
         _row(m.CALL_IN_PROGRESS, 0, event, api="pin"),
         _row(m.PINS, 1, event),
         _row(m.PINNED_BYTES, event.pinned_bytes, event),
     ]
-    if event.failed:
-        rows.append(_failure(1, event, stage="pinning", mode="", cause="pin"))
-    return rows
 
 
 def _failure(value: float, source: Any, **more: object) -> Update:
@@ -99,8 +96,8 @@ def _pool(event: ev.PoolBuilt, _time: float) -> list[Update]:
         _row(m.ALLOCATION_DURATION, event.duration_s, event),
     ]
     if event.failed:
-        row = _failure(1, event, stage="allocation", mode="", code="", cause=event.reason)
-        return [*rows, row]
+        stage = "pinning" if event.reason == "pin" else "allocation"
+        return [*rows, _failure(1, event, stage=stage, mode="", cause=event.reason)]
     rows += [_row(m.POOL_INFO, 1, event), *_held(event)]
     if event.expected is not None:
         rows.append(_row(m.POOL_EXPECTED, event.expected, event))

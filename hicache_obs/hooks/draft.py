@@ -33,14 +33,13 @@ _state = _State()
 
 
 def builder(call: Call) -> Iterator[None]:
-    """The function that builds the draft host pool (and, from 0.5.13, registers it)."""
-    recognised(call.original)
-    with scope.as_role(scope.DRAFT):
-        yield
+    """The function that builds the draft host pool (and, from 0.5.13, registers it).
 
-
-def inner_scope(call: Call) -> Iterator[None]:
-    """A function inside the builder that builds draft pools and nothing else (0.5.18+)."""
+    SGLang calls it without HiCache too, and it returns at once.
+    """
+    worker = recorder.get().worker
+    if worker.hicache or worker is recorder.UNKNOWN_WORKER:
+        recognised(call.original)
     with scope.as_role(scope.DRAFT):
         yield
 

@@ -16,5 +16,4 @@ OBSERVERS: dict[str, Observer] = {
     "register_side_pool": registration.side_pool,
     "register_buffer": registration.buffer,
     "draft_builder": draft.builder,
-    "draft_scope": draft.inner_scope,
 }

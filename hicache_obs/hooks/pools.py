@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from hicache_obs import classify, recorder
@@ -36,7 +37,7 @@ def host_pool(call: Call) -> Iterator[None]:
     rec = recorder.get()
     if call.error is not None:
         reason = classify.allocation_reason(type(call.error).__name__, str(call.error))
-        rec.blame(call.error, "allocation", reason)
+        rec.blame(call.error, "pinning" if reason == "pin" else "allocation", reason)
         rec.emit(_event(call, pool, build, rec.next_call(), (), reason=reason, expected=None))
         return
     role, name = scope.name_pool(memory.vars_of(pool).get("pool_label"))
@@ -103,6 +104,7 @@ def _event(
         held_bytes=held_bytes,
         held_tokens=held_tokens,
         reason=reason,
+        code=classify.code_in(str(call.error)) if reason == "pin" else "",
         mode=rec.mode,
         expected=expected,
         **call.outcome,
@@ -158,11 +160,8 @@ def _released(rec: recorder.Recorder, object_id: int, pool_id: int, how: str) ->
             return
         held_bytes, held_tokens = rec.ledger.held(pool.key)
         registered = rec.ledger.registered_bytes(RegistrationKey(built.mode, *pool.key))
-    facts = {
-        name: getattr(built, name)
-        for name in PoolReleased.__dataclass_fields__
-        if hasattr(built, name)
-    }
+    names = {field.name for field in fields(PoolReleased)} & {field.name for field in fields(built)}
+    facts: dict[str, Any] = {name: getattr(built, name) for name in names}
     facts.update(
         role=pool.key.role,
         pool=pool.key.pool,

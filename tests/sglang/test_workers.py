@@ -1,0 +1,145 @@
+"""Workers: labels, ranks, restarts, the ends of a start, and stores that cannot be set up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench.harness import Mooncake, free_port
+from conftest import Start, releases
+
+OFF = {"HICACHE_OBS_DRAFT_FIX": "off"}
+
+
+@pytest.mark.parametrize("release", releases("0.5.14", "0.5.20", "0.5.21", "0.5.23"))
+def test_ranks_and_labels_are_those_of_sglang(start: Start, release: str) -> None:
+    run = start(
+        release,
+        target="mla",
+        draft="mha",
+        ranks=2,
+        server_port=30123,
+        model_name="org/model",
+        extra_metric_labels={"site": "a", "role": "b", "bytes": "c"},
+    )
+
+    assert run.ready, run.log[-2000:]
+    labels = {
+        "model_name": "org/model",
+        "engine_type": "unified",
+        "server_port": "30123",
+        "pp_rank": "0",
+        "dp_rank": "",
+        "site": "a",
+        "extra_role": "b",
+        "extra_bytes": "c",
+    }
+    for rank in ("0", "1"):
+        assert run.value("hicache_worker_up", tp_rank=rank, **labels) == 1
+        assert run.value("hicache_pool_registered", tp_rank=rank, role="draft", **labels) == 1
+        clash = run.value("hicache_obs_errors_total", tp_rank=rank, where="extra_label")
+        assert clash == 2
+        info = {"sglang_version": release, "node_rank": "0", "nnodes": "1"}
+        assert run.value("hicache_worker_info", tp_rank=rank, **info) == 1
+    assert len(run.journals) == 2
+    sglang = run.samples("sglang:hicache_host_total_tokens")
+    for _, theirs, _ in sglang:
+        for name in ("model_name", "engine_type", "tp_rank", "pp_rank"):
+            assert theirs[name] in {"org/model", "unified", "0", "1"}
+
+
+def test_a_restart_over_the_same_directories_ends_the_failure(start: Start, tmp_path: Path) -> None:
+    shared = {"state_dir": tmp_path / "state", "multiproc_dir": tmp_path / "multiproc"}
+    failed = start("0.5.14", draft="mha", env=OFF, **shared)
+    fixed = start("0.5.14", draft="mha", **shared)
+
+    assert not failed.ready
+    assert fixed.ready
+    assert failed.value("hicache_failure_active", cause="foreign_buffer") == 1
+    assert fixed.samples("hicache_failure_active", cause="foreign_buffer") == []
+    assert fixed.samples("hicache_allocator_mismatch") == []
+    assert fixed.value("hicache_registrations_total", outcome="failure") == 1, "counters stay"
+    gauges = [name for name in fixed.files if "livemostrecent" in name]
+    assert len(gauges) == 1
+    assert len(fixed.journals) == 2
+
+
+def test_a_server_without_hicache_leaves_no_trace(start: Start) -> None:
+    run = start("0.5.14", hicache=False, storage_backend="none")
+    assert run.ready
+    assert run.journals == []
+    assert "hicache_" not in run.scraped.replace("sglang:hicache_", "")
+
+
+def test_without_sglangs_metrics_the_journal_stands_alone(start: Start) -> None:
+    run = start("0.5.14", draft="mha", metrics=False)
+    assert run.ready
+    assert run.of("worker_ready")
+    assert run.of("obs_error") == []
+    assert run.files == []
+    assert not run.reports[0]["prometheus_client_before_first_pool"]
+
+
+def test_live_metrics_can_be_switched_off(start: Start) -> None:
+    run = start("0.5.14", draft="mha", env={"HICACHE_OBS_PROMETHEUS": "off"})
+    assert run.ready
+    assert run.of("worker_ready")
+    assert "hicache_" not in run.scraped.replace("sglang:hicache_", "")
+
+
+def test_a_client_that_is_not_there_is_told(start: Start) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    config = {
+        "client_server_address": address,
+        "master_server_address": address,
+        "standalone_storage": True,
+        "check_server": False,
+    }
+    run = start("0.5.14", draft="mha", extra_config=config)
+
+    assert not run.ready
+    told = {"mode": "standalone", "code": "-1", "cause": "client_unreachable"}
+    assert run.value("hicache_failure_active", stage="setup", role="none", **told) == 1
+    assert run.value("hicache_store_setups_total", outcome="failure", **told) == 1
+    assert run.value("hicache_worker_starts_total", stage="setup", outcome="failure") == 1
+    assert run.value("hicache_pool_expected", role="target") == 1
+    assert run.value("hicache_pool_registered", role="target") == 0
+
+
+def test_a_master_that_is_not_there_is_told(start: Start, mooncake: Mooncake) -> None:
+    config = mooncake.extra_config(
+        standalone=False, master_server_address=f"127.0.0.1:{free_port()}"
+    )
+    run = start("0.5.14", extra_config=config)
+
+    assert not run.ready
+    told = {"mode": "embedded", "code": "-600", "cause": "master_unreachable"}
+    assert run.value("hicache_failure_active", stage="setup", **told) == 1
+
+
+@pytest.mark.parametrize("release", releases("0.5.12", "0.5.13", "0.5.14", "0.5.23"))
+def test_failed_page_locking_is_told(start: Start, release: str) -> None:
+    """cudaHostRegister is a stand-in that answers 2, as recorded for more than 512 GiB."""
+    run = start(release, target="mla", env={"BENCH_CUDA_RC": "2"})
+
+    if release == "0.5.12":  # SGLang ignores the code there, in a function of several jobs
+        assert run.ready
+        return
+    assert not run.ready
+    active = {"stage": "pinning", "cause": "pin", "code": "2", "role": "target", "pool": "kv"}
+    assert run.value("hicache_failure_active", **active) == 1
+    assert run.value("hicache_host_pool_allocations_total", outcome="failure", reason="pin") == 1
+    assert run.value("hicache_worker_starts_total", outcome="failure", stage="pinning") == 1
+    if release != "0.5.13":  # there it is inline in alloc_with_host_register
+        assert run.value("hicache_pins_total", code="2", outcome="failure") == 1
+
+
+def test_no_memory_for_the_pool_is_told(start: Start) -> None:
+    """psutil's answer is a stand-in: less free memory than SGLang's reserve of 10 GiB."""
+    run = start("0.5.14", draft="mha", paths=[Path(__file__).parent / "no_memory"])
+
+    assert not run.ready
+    assert "Not enough host memory" in run.log
+    failed = {"outcome": "failure", "reason": "budget", "role": "target", "size_class": "8MiB"}
+    assert run.value("hicache_host_pool_allocations_total", **failed) == 1
+    assert run.value("hicache_failure_active", stage="allocation", cause="budget") == 1
