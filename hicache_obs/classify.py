@@ -36,6 +36,7 @@ def registration_cause(
     overlaps: bool = False,
     size: int = 0,
     health: int | None = None,
+    reachable: bool | None = None,
 ) -> str:
     """The cause of a failed ``register_buffer``.
 
@@ -45,6 +46,7 @@ def registration_cause(
         provenance: of the buffer; None if its address could not be read.
         overlaps: whether a registered buffer shares bytes with this one.
         health: the answer of ``health_check``, None if it was not asked.
+        reachable: whether the store's peer accepted a TCP connection after the failure.
     """
     if not code:
         if "not initialized" in message:
@@ -57,23 +59,25 @@ def registration_cause(
     if provenance.relation == "null":
         return "null_pointer"
     if mode == STANDALONE:
-        return _standalone_cause(provenance, health)
+        return _standalone_cause(provenance, health, reachable)
     if size == 0:
         return "empty_buffer"
     if overlaps:
         return "overlap"
     if health == NOT_INITIALISED:
         return "not_initialized"
+    if reachable is False:
+        return "master_unreachable"
     return "transport"
 
 
-def _standalone_cause(provenance: Provenance, health: int | None) -> str:
+def _standalone_cause(provenance: Provenance, health: int | None, reachable: bool | None) -> str:
     segment = provenance.segment
     if segment is None or segment.allocator != "mooncake":
         return "foreign_buffer"
     if provenance.relation == "part":
         return "segment_size_mismatch"
-    if health == UNREACHABLE:
+    if health == UNREACHABLE or reachable is False:
         return "client_unreachable"
     if health == NOT_INITIALISED:
         return "not_initialized"

@@ -19,8 +19,15 @@ from typing import ClassVar
 @dataclass(frozen=True, kw_only=True)
 class Event:
     kind: ClassVar[str]
-    durable: ClassVar[bool] = False
-    """Whether the writer of the event waits until it is on disk (failures)."""
+    awaited: ClassVar[bool] = False
+    """Whether the line must have left the process before SGLang goes on. The others are handed
+    over: they are written after all earlier lines and before any later one, so the next awaited
+    line covers them."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether the event must be on disk before SGLang goes on: every failure."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +43,17 @@ class Outcome(Event):
     def failed(self) -> bool:
         return self.outcome != "success"
 
+    @property
+    def durable(self) -> bool:
+        return self.failed
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
     """First line of a journal: which process this is. pid and time are shown, never trusted."""
 
     kind: ClassVar[str] = "run"
+    awaited: ClassVar[bool] = True
     run: str
     boot_id: str
     pid: int
@@ -61,6 +73,7 @@ class WorkerStarting(Event):
     """
 
     kind: ClassVar[str] = "worker_starting"
+    awaited: ClassVar[bool] = True
     model_name: str
     engine_type: str
     tp_rank: str
@@ -83,6 +96,7 @@ class WorkerReady(Event):
     """``Scheduler.__init__`` returned: the worker is past HiCache start-up."""
 
     kind: ClassVar[str] = "worker_ready"
+    awaited: ClassVar[bool] = True
     duration_s: float
 
 
@@ -91,7 +105,6 @@ class WorkerFailed(Outcome):
     """``Scheduler.__init__`` raised. *stage* is "" where no HiCache failure led to it."""
 
     kind: ClassVar[str] = "worker_failed"
-    durable: ClassVar[bool] = True
     stage: str
     cause: str
 
@@ -123,6 +136,7 @@ class CallEntered(Event):
     """A native call is about to run; the event with the same *call* says that it came back."""
 
     kind: ClassVar[str] = "call_entered"
+    awaited: ClassVar[bool] = True
     call: int
     api: str
     role: str
@@ -232,6 +246,7 @@ class MismatchSeen(Event):
     """A pool's allocator is not what it should be; known before the registration runs."""
 
     kind: ClassVar[str] = "mismatch"
+    awaited: ClassVar[bool] = True
     role: str
     pool: str
     expected: str

@@ -79,15 +79,11 @@ class Recorder:
         """Seconds since the epoch."""
         return time.time()
 
-    def emit(self, event: Event, *, wait: bool = True) -> None:
-        """Record *event*. Never raises; a fault of ours is counted.
-
-        With ``wait=False`` the line is handed over and not waited for. It is still written
-        before any later line, so a later ``wait`` covers it: enough for a success.
-        """
+    def emit(self, event: Event) -> None:
+        """Record *event*. Never raises; a fault of ours is counted."""
         try:
             self._start()
-            self._record(event, wait)
+            self._record(event)
             self._record_faults()
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach SGLang
             faults.count("emit", error)
@@ -139,27 +135,28 @@ class Recorder:
             obs_version=__version__,
             python_version=platform.python_version(),
         )
-        self._record(first, wait=True)
+        self._record(first)
         self._open_live(first)
-        self._record(self.worker, wait=True)
+        self._record(self.worker)
         for problem in self.config.problems:
             faults.count("config", problem)
 
-    def _record(self, event: Event, wait: bool) -> None:
+    def _record(self, event: Event) -> None:
         now = time.time()
         with self._lock:
             self._seq += 1
             line = wire.to_line(event, self._seq, now)
-        self._journal.append(line, wait=wait or event.durable, sync=event.durable)
+        sync = event.durable
+        self._journal.append(line, wait=event.awaited or sync, sync=sync)
         self._apply_live(event, now)
 
     def _record_faults(self) -> None:
         lost, reason = self._journal.take_lost()
         if lost:
             faults.count("journal", f"{lost} events not written: {reason}")
-            self._record(JournalLost(lost=lost, reason=reason), wait=False)
+            self._record(JournalLost(lost=lost, reason=reason))
         for where, count, error in faults.take_unreported():
-            self._record(ObsError(where=where, count=count, error=error), wait=False)
+            self._record(ObsError(where=where, count=count, error=error))
 
     def _apply_live(self, event: Event, now: float) -> None:
         try:

@@ -37,8 +37,7 @@ def choice(call: Call) -> Iterator[None]:
         build.requested, build.requested_type, build.allocator = requested, given, actual
     role, pool = (build.role, build.pool) if build else (scope.role(), "")
     recorder.get().emit(
-        AllocatorChosen(role=role, pool=pool, requested=requested, actual=actual, reason=reason),
-        wait=bool(reason),
+        AllocatorChosen(role=role, pool=pool, requested=requested, actual=actual, reason=reason)
     )
 
 
@@ -88,6 +87,5 @@ def allocate(call: Call) -> Iterator[None]:
             address=hex(address),
             reason=reason,
             **outcome,
-        ),
-        wait=bool(reason),
+        )
     )

@@ -66,7 +66,7 @@ def _tell(rec: recorder.Recorder, pool: Pool, expected: str, reason: str, mode: 
     if told == seen:
         return
     if told is not None:
-        rec.emit(_ended(told), wait=False)
+        rec.emit(_ended(told))
     _seen[pool.pool_id] = seen
     rec.emit(seen)
     if seen.harmful:
@@ -93,4 +93,4 @@ def end(rec: recorder.Recorder, pool_id: int) -> None:
     """The pool is gone, and its mismatch with it."""
     told = _seen.pop(pool_id, None)
     if told is not None:
-        rec.emit(_ended(told), wait=False)
+        rec.emit(_ended(told))

@@ -40,6 +40,5 @@ def host_register(call: Call) -> Iterator[None]:
             code=code,
             pinned_bytes=pinned,
             **call.outcome,
-        ),
-        wait=call.error is not None,
+        )
     )

@@ -38,7 +38,8 @@ def host_pool(call: Call) -> Iterator[None]:
     if call.error is not None:
         reason = classify.allocation_reason(type(call.error).__name__, str(call.error))
         rec.blame(call.error, "pinning" if reason == "pin" else "allocation", reason)
-        rec.emit(_event(call, pool, build, rec.next_call(), (), reason=reason, expected=None))
+        failed = _event(call, pool, build, rec.next_call(), (), reason=reason, expected=None)
+        rec.emit(failed)
         return
     role, name = scope.name_pool(memory.vars_of(pool).get("pool_label"))
     build.role, build.pool = role, name
@@ -59,7 +60,7 @@ def _record(rec: recorder.Recorder, call: Call, pool: Any, build: scope.Build) -
     _built[pool_id], _ids[id(pool)] = built, pool_id
     finalizer = weakref.finalize(pool, _collected, rec, id(pool), pool_id)
     finalizer.atexit = False
-    rec.emit(built, wait=False)
+    rec.emit(built)
     mismatch.check_pool(rec, pool_id, build.requested)
 
 
@@ -168,4 +169,4 @@ def _released(rec: recorder.Recorder, object_id: int, pool_id: int, how: str) ->
         held_bytes=held_bytes,
         held_tokens=held_tokens,
     )
-    rec.emit(PoolReleased(how=how, registered_bytes=registered, **facts), wait=False)
+    rec.emit(PoolReleased(how=how, registered_bytes=registered, **facts))

@@ -7,7 +7,7 @@ from typing import Any
 
 from hicache_obs import classify, faults, recorder
 from hicache_obs.events import BufferRegistered, CallEntered, PoolRegistered
-from hicache_obs.hooks import memory, pools, scope
+from hicache_obs.hooks import memory, peer, pools, scope
 from hicache_obs.hooks.around import Call
 from hicache_obs.ledger import Provenance, RegistrationKey
 
@@ -56,8 +56,7 @@ def _pool(call: Call, host_pool: Any, api: str, role: str, pool: str) -> Iterato
             buffers=over.buffers,
             bytes=over.bytes,
             **call.outcome,
-        ),
-        wait=call.error is not None,
+        )
     )
 
 
@@ -130,7 +129,7 @@ def _diagnose(
             provenance = rec.ledger.provenance(*pair)
             overlaps = rec.ledger.registered_overlap(*pair)
 
-    def cause(health: int | None) -> str:
+    def cause(health: int | None, reachable: bool | None) -> str:
         return classify.registration_cause(
             mode=mode,
             code=code,
@@ -140,12 +139,14 @@ def _diagnose(
             overlaps=overlaps,
             size=pair[1] if pair else 0,
             health=health,
+            reachable=reachable,
         )
 
-    first = cause(None)
+    first = cause(None, None)
     if first not in ("ipc_or_remote_map", "transport"):
         return code, first
-    return code, cause(_health(store))
+    config = memory.vars_of(store).get("config")
+    return code, cause(_health(store), peer.reachable(mode, config))
 
 
 def _health(store: Any) -> int | None:
@@ -197,8 +198,7 @@ def _emit(
             registered_bytes=total,
             mended=mended,
             **call.outcome,
-        ),
-        wait=False,
+        )
     )
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 from hicache_obs import classify, recorder
 from hicache_obs.events import CallEntered, CallReturned, StoreSetUp
-from hicache_obs.hooks import memory, mismatch
+from hicache_obs.hooks import memory, mismatch, peer
 from hicache_obs.hooks.around import Call
 from hicache_obs.hooks.registration import mode_of
-
-_CONNECT_TIMEOUT_S = 0.2
 
 
 def store_init(call: Call) -> Iterator[None]:
@@ -52,8 +49,7 @@ def store_init(call: Call) -> Iterator[None]:
             cause=cause,
             mended=mended,
             **call.outcome,
-        ),
-        wait=call.error is not None,
+        )
     )
 
 
@@ -63,10 +59,7 @@ def warmup(call: Call) -> Iterator[None]:
     number = rec.next_call()
     rec.emit(_entered(rec, number, "warmup"))
     yield
-    rec.emit(
-        CallReturned(call=number, api="warmup", role="none", pool="", **call.outcome),
-        wait=call.error is not None,
-    )
+    rec.emit(CallReturned(call=number, api="warmup", role="none", pool="", **call.outcome))
 
 
 def _entered(rec: recorder.Recorder, number: int, api: str) -> CallEntered:
@@ -78,26 +71,10 @@ def _diagnose(call: Call, mode: str, config: Any) -> tuple[str, str]:
     code = classify.code_in(message)
     if error_type == "TypeError":
         code = ""
-    name = "client_server_address" if mode == classify.STANDALONE else "master_server_address"
     reachable = None
     if code or "Warmup" in message or error_type == "AssertionError":
-        reachable = _reachable(str(getattr(config, name, "") or ""))
+        reachable = peer.reachable(mode, config)
     cause = classify.setup_cause(
         mode=mode, code=code, error_type=error_type, message=message, reachable=reachable
     )
     return code, cause
-
-
-def _reachable(address: str) -> bool | None:
-    """Whether *address* (``host:port``) accepts a TCP connection now; None if unreadable.
-
-    A plain connect, no native call: setup_dummy answers -1 for five different causes.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        return None
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S):
-            return True
-    except (OSError, OverflowError):
-        return False

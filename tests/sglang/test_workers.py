@@ -113,7 +113,7 @@ def test_a_master_that_is_not_there_is_told(start: Start, mooncake: Mooncake) ->
     run = start("0.5.14", extra_config=config)
 
     assert not run.ready
-    told = {"mode": "embedded", "code": "-600", "cause": "master_unreachable"}
+    told = {"mode": "embedded", "code": "-1", "cause": "master_unreachable"}
     assert run.value("hicache_failure_active", stage="setup", **told) == 1
 
 
