@@ -33,6 +33,8 @@ def count(where: str, error: BaseException | str) -> None:
 
 def take_unreported() -> list[tuple[str, int, str]]:
     """Return and clear ``(where, number, last error text)`` not yet turned into events."""
+    if not _unreported:
+        return []
     with _lock:
         taken = [(where, number, text) for where, (number, text) in _unreported.items()]
         _unreported.clear()

@@ -54,6 +54,7 @@ class Recorder:
         self._live: live.LiveApplier | None = None
         self._blame: dict[tuple[int, str, str], tuple[str, str]] = {}
         self._lock = threading.RLock()
+        self._starting = threading.RLock()
         self._seq = 0
         self._calls = 0
         self._started = False
@@ -123,7 +124,12 @@ class Recorder:
     def _start(self) -> None:
         if self._started:
             return
-        self._started = True
+        with self._starting:
+            if not self._started:
+                self._begin()
+                self._started = True
+
+    def _begin(self) -> None:
         self._journal.start()
         first = RunStarted(
             run=self._run.text,

@@ -7,6 +7,7 @@ what it returns, so both tell the same story.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from hicache_obs import events as ev
@@ -21,11 +22,21 @@ def updates(event: ev.Event, time: float) -> list[Update]:
     return [*changes, Update(m.OBS_LAST_EVENT, (), time)]
 
 
+_read_labels = {
+    metric.name: attrgetter(*metric.labels) if len(metric.labels) > 1 else None
+    for metric in m.METRICS
+}
+
+
 def _row(metric: Metric, value: float, source: Any, **more: object) -> Update:
     """An update of *metric*; labels are taken from *more*, else from the event's fields."""
-    labels = tuple(
-        str(more[name]) if name in more else str(getattr(source, name)) for name in metric.labels
-    )
+    read = None if more else _read_labels[metric.name]
+    if read is not None:
+        labels = tuple(map(str, read(source)))
+    else:
+        labels = tuple(
+            [str(more[n]) if n in more else str(getattr(source, n)) for n in metric.labels]
+        )
     return Update(metric, labels, float(value))
 
 

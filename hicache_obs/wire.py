@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import MISSING, dataclass, fields
+from math import isfinite
 from typing import Any
 
 from hicache_obs.events import KINDS, Event
@@ -41,7 +42,9 @@ class Record:
 
 
 _FIELDS = {cls: tuple(f.name for f in fields(cls)) for cls in KINDS.values()}
+_PREFIXES = {cls: tuple((name, f',"{name}":') for name in names) for cls, names in _FIELDS.items()}
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_quote = json.encoder.encode_basestring_ascii
 
 # What a text from outside may hold and a journal may not: credentials in URLs and assignments.
 _SECRETS = (
@@ -84,14 +87,31 @@ def _plain(value: Any, limit: int = MAX_LABEL) -> Any:
 
 def to_line(event: Event, seq: int, time: float) -> bytes:
     """Encode *event* as one line, newline included, of at most ``MAX_LINE_BYTES`` bytes."""
-    row: dict[str, Any] = {"v": SCHEMA_VERSION, "seq": seq, "t": round(time, 6), "kind": event.kind}
-    for name in _FIELDS[type(event)]:
+    parts = [f'{{"v":{SCHEMA_VERSION},"seq":{seq},"t":{time:.6f},"kind":"{event.kind}"']
+    for name, prefix in _PREFIXES[type(event)]:
         value = getattr(event, name)
-        row[name] = _plain(scrub(value) if name == "error" and value else value, MAX_TEXT)
-    line = _encode(row).encode() + b"\n"
+        kind = type(value)
+        if not value and kind is str:
+            parts.append(prefix + '""')
+        elif kind is str and len(value) <= MAX_LABEL and value.isascii() and name != "error":
+            parts.append(prefix + _quote(value))
+        elif kind is int or (kind is float and isfinite(value)):
+            parts.append(f"{prefix}{value}")
+        elif value == ():
+            parts.append(prefix + "[]")
+        else:
+            parts.append(prefix + _encode(_cleaned(name, value)))
+    parts.append("}\n")
+    line = "".join(parts).encode()
     if len(line) > MAX_LINE_BYTES:
-        line = _shorten(row)
+        line = _shorten(json.loads(line))
     return line
+
+
+def _cleaned(name: str, value: Any) -> Any:
+    if name == "error" and value:
+        return _plain(scrub(value), MAX_TEXT)
+    return _plain(value)
 
 
 def _shorten(row: dict[str, Any]) -> bytes:

@@ -79,7 +79,7 @@ def around(point: str, observer: Observer | None = None) -> Callable[..., Any]:
             steps = _before(point, observer or _observer(point), call)
             started = time.perf_counter()
             try:
-                call.result = original(*call.args, **call.kwargs)
+                result = call.result = original(*call.args, **call.kwargs)
             except BaseException as error:
                 call.duration_s = time.perf_counter() - started
                 call.error = error
@@ -87,7 +87,7 @@ def around(point: str, observer: Observer | None = None) -> Callable[..., Any]:
                 raise
             call.duration_s = time.perf_counter() - started
             _after(point, steps)
-            return call.result
+            return result
         finally:
             active.keys.discard(key)
             call.error = None
