@@ -15,11 +15,11 @@ demo: ## Set up, then show the failure and the fix on the real SGLang and Moonca
 
 test: ## Set up, then run the tests on a sample of the SGLang releases
 	@$(PYTHON) tests/setup.py test
-	@$(RUN) -m pytest -m "not full" && $(MAKE) --no-print-directory .complete
+	@$(RUN) -m pytest -n 2 --dist loadfile -m "not full" && $(MAKE) --no-print-directory .complete
 
 test-all: ## Set up, then run the tests on every supported SGLang release
 	@$(PYTHON) tests/setup.py all
-	@$(RUN) -m pytest && $(MAKE) --no-print-directory .complete
+	@$(RUN) -m pytest -n 2 --dist loadfile && $(MAKE) --no-print-directory .complete
 
 lint: ## Format check, lint, strict types, import contracts
 	@$(PYTHON) tests/setup.py lint
