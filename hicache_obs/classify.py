@@ -17,6 +17,8 @@ EMBEDDED = "embedded"
 HEALTHY, NOT_INITIALISED, UNREACHABLE = 0, 1, 2
 """Answers of ``MooncakeDistributedStore.health_check`` (mooncake pyclient.h)."""
 
+_NO_MEMORY = re.compile("mmap|map shared memory|(?i:can(no|')t allocate memory)")
+_BAD_CONFIG = re.compile("Config file path not set|Failed to load config")
 _CODE = re.compile(r"error code: (-?\d+)|\brc=(-?\d+)|\bret=(-?\d+)")
 
 
@@ -103,7 +105,9 @@ def setup_cause(
         if reachable is False:
             return _unreachable(mode)
         return "ipc_or_remote_map" if mode == STANDALONE else "transport"
-    if error_type in ("ValueError", "JSONDecodeError"):
+    if "server timeout" in message:  # check_server polled the master for ten minutes
+        return "master_unreachable"
+    if error_type in ("ValueError", "JSONDecodeError") or _BAD_CONFIG.search(message):
         return "bad_config"
     return "exception"
 
@@ -120,7 +124,7 @@ def allocation_reason(error_type: str, message: str) -> str:
         return "pin"
     if "null pointer" in message:
         return "null_pointer"
-    if "mmap" in message or "map shared memory" in message or error_type == "MemoryError":
+    if error_type == "MemoryError" or _NO_MEMORY.search(message):
         return "mmap"
     if "shared memory" in message:
         return "allocator_error"

@@ -76,7 +76,8 @@ def _size(text: str) -> int:
     value = text.strip().lower()
     digits = value.rstrip("kmgib ")
     unit = value[len(digits) :].strip()
-    if not (digits.isascii() and digits.isdigit()) or unit not in _UNITS or int(digits) == 0:
+    readable = digits.isascii() and digits.isdigit() and len(digits) <= 18
+    if not readable or unit not in _UNITS or int(digits) == 0:
         raise ValueError("use a number of bytes above 0, such as 67108864 or 64MiB")
     return int(digits) * _UNITS[unit]
 
@@ -84,7 +85,10 @@ def _size(text: str) -> int:
 def _directory(text: str) -> Path | None:
     if not text:
         return None
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except (RuntimeError, UnicodeError) as error:
+        raise ValueError(f"use an absolute path: {error}") from None
     if not path.is_absolute() or "\0" in text:
         raise ValueError("use an absolute path")
     return path

@@ -88,39 +88,48 @@ def _builds_host_pool(call: ast.Call) -> bool:
 
 
 def _passes_allocator_type(call: ast.Call, tree: ast.AST) -> bool | None:
-    """Whether *call* names ``allocator_type``; None if its keywords cannot be followed."""
-    if len(call.args) > 1:
+    """Whether *call* names ``allocator_type``; None if its arguments cannot be followed."""
+    if len(call.args) > 1 or any(isinstance(arg, ast.Starred) for arg in call.args):
         return None
-    for keyword in call.keywords:
-        if keyword.arg == "allocator_type":
-            return True
-        if keyword.arg is None:
-            if not isinstance(keyword.value, ast.Name):
-                return None
-            return _mapping_has_allocator_type(keyword.value.id, tree)
-    return False
+    if any(keyword.arg == "allocator_type" for keyword in call.keywords):
+        return True
+    spread = [keyword.value for keyword in call.keywords if keyword.arg is None]
+    if not spread:
+        return False
+    if len(spread) > 1 or not isinstance(spread[0], ast.Name):
+        return None
+    return _mapping_has_allocator_type(spread[0].id, tree)
 
 
 def _mapping_has_allocator_type(name: str, tree: ast.AST) -> bool | None:
-    found: bool | None = None
+    """Whether the mapping *name* holds ``allocator_type``.
+
+    It can be followed if it is assigned once, as a plain mapping, and used for ``**name`` only.
+    """
+    uses = {id(node) for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name}
+    assigned: list[ast.expr] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript) and _name(node.value) == name:
-            return None  # changed item by item
-        method = node.func if isinstance(node, ast.Call) else None
-        if isinstance(method, ast.Attribute) and _name(method.value) == name:
-            return None  # kw.update(...) and the like
-        if not isinstance(node, ast.Assign) or [_name(t) for t in node.targets] != [name]:
-            continue
-        value = node.value
-        if found is not None:
+        if isinstance(node, ast.keyword) and node.arg is None:
+            uses.discard(id(node.value))
+        elif isinstance(node, ast.Assign) and [_name(t) for t in node.targets] == [name]:
+            assigned.append(node.value)
+            uses.discard(id(node.targets[0]))
+    if uses or len(assigned) != 1:
+        return None
+    keys = _keys(assigned[0])
+    return None if keys is None else "allocator_type" in keys
+
+
+def _keys(mapping: ast.expr) -> set[object] | None:
+    """The keys of ``dict(a=...)`` or ``{"a": ...}``; None if some of them cannot be read."""
+    if isinstance(mapping, ast.Dict):
+        if not all(isinstance(key, ast.Constant) for key in mapping.keys):
             return None
-        if isinstance(value, ast.Call) and _name(value.func) == "dict" and not value.args:
-            found = any(keyword.arg == "allocator_type" for keyword in value.keywords)
-        elif isinstance(value, ast.Dict) and all(isinstance(k, ast.Constant) for k in value.keys):
-            found = any(getattr(key, "value", None) == "allocator_type" for key in value.keys)
-        else:
-            return None
-    return found
+        return {key.value for key in mapping.keys if isinstance(key, ast.Constant)}
+    if isinstance(mapping, ast.Call) and _name(mapping.func) == "dict" and not mapping.args:
+        names = {keyword.arg for keyword in mapping.keywords}
+        return None if None in names else set(names)
+    return None
 
 
 def recognise_function(builder: Callable[..., Any], *, registers: bool) -> Recognition:

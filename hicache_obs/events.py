@@ -268,7 +268,7 @@ class StoreSetUp(Outcome):
     protocol: str
     code: str
     cause: str
-    mended: tuple[tuple[str, str], ...] = ()
+    mended: tuple[tuple[str, str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +276,7 @@ class BufferRegistered(Outcome):
     """One registration of one buffer came back.
 
     *registered_bytes* is the total by address for these labels; *mended* lists the
-    ``(code, cause)`` rows of earlier failures of the same pool that this success ends.
+    ``(mode, allocator, code, cause)`` of earlier failures of the pool that this success ends.
     """
 
     kind: ClassVar[str] = "registration"
@@ -291,7 +291,7 @@ class BufferRegistered(Outcome):
     code: str
     cause: str
     registered_bytes: int
-    mended: tuple[tuple[str, str], ...] = ()
+    mended: tuple[tuple[str, str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ Every ``except`` that guards SGLang from us ends here. The counts leave the proc
 from __future__ import annotations
 
 import logging
+import os
 import threading
 
 logger = logging.getLogger("hicache_obs")
@@ -19,7 +20,7 @@ _unreported: dict[str, tuple[int, str]] = {}
 def count(where: str, error: BaseException | str) -> None:
     """Count a fault at *where* (a short constant name); log the first of each place."""
     try:
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        text = error if isinstance(error, str) else _text(error)
         with _lock:
             first = where not in _counts
             _counts[where] = _counts.get(where, 0) + 1
@@ -29,6 +30,24 @@ def count(where: str, error: BaseException | str) -> None:
             logger.warning("hicache-obs: %s: %s (SGLang goes on; logged once)", where, text)
     except Exception:  # noqa: BLE001, S110 - the last resort: nothing may leave from here
         pass
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an exception whose __str__ raises
+        return type(error).__name__
+
+
+def _forget_in_child() -> None:
+    """The parent's lock may be held by a thread that the child does not have."""
+    global _lock  # noqa: PLW0603 - one lock a process
+    _lock = threading.Lock()
+    _counts.clear()
+    _unreported.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def take_unreported() -> list[tuple[str, int, str]]:

@@ -37,9 +37,11 @@ class JournalWriter:
         self._alive_fd = -1
         self._written = 0
         self._torn = False
+        self._full = False
         self._stalled = False
         self._lost = 0
         self._last_loss = ""
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._loop, name="hicache-obs-journal", daemon=True)
         self.directory: Path | None = None
 
@@ -53,28 +55,40 @@ class JournalWriter:
         With ``wait=False`` the line is written after all earlier ones and before any later one,
         and True means that it was taken.
         """
-        if threading.current_thread() is self._thread:
-            return self._write(line, sync)
+        return self.hand_over(line, wait=wait, sync=sync)()
+
+    def hand_over(
+        self, line: bytes, *, wait: bool, sync: bool = False, counted: bool = True
+    ) -> Callable[[], bool]:
+        """Queue *line* and return at once; the function returned waits as ``append`` does.
+
+        In two steps, so that a lock can give lines their order without being held while the
+        disk is slow. A line that is not *counted* is no loss when it fails.
+        """
         if self._queue.qsize() >= MAX_BACKLOG:
-            self._lose("backlog full: the state directory does not answer")
-            return False
-        if not wait or self._stalled:
-            self._queue.put(partial(self._write, line, sync))
-            return not self._stalled
+            self._lose("backlog full: the state directory does not answer", counted)
+            return _no
+        own_thread = threading.current_thread() is self._thread
+        if not wait or self._stalled or own_thread:
+            self._queue.put(partial(self._write, line, sync, counted))
+            return _no if self._stalled else _yes
         done = _thread.allocate_lock()
         done.acquire()
         result = [False]
 
         def job() -> None:
-            result[0] = self._write(line, sync)
+            result[0] = self._write(line, sync, counted)
             done.release()
 
+        def acknowledged() -> bool:
+            if not done.acquire(timeout=DEADLINE_S):
+                self._stalled = True
+                faults.count("journal_stalled", f"no answer from the disk within {DEADLINE_S} s")
+                return False
+            return result[0]
+
         self._queue.put(job)
-        if not done.acquire(timeout=DEADLINE_S):
-            self._stalled = True
-            faults.count("journal_stalled", f"no answer from the disk within {DEADLINE_S} s")
-            return False
-        return result[0]
+        return acknowledged
 
     def defer(self, job: Callable[[], None]) -> None:
         """Run *job* in the writer's thread, soon. Safe in a finalizer: it takes no lock."""
@@ -82,6 +96,8 @@ class JournalWriter:
 
     def flush(self) -> None:
         """Wait, within the deadline, until everything handed over is written."""
+        if os.getpid() != self._pid or not self._thread.is_alive():
+            return
         done = _thread.allocate_lock()
         done.acquire()
         self._queue.put(done.release)
@@ -91,6 +107,11 @@ class JournalWriter:
         """Lines lost since the last call, and why the last one was."""
         lost, self._lost = self._lost, 0
         return lost, self._last_loss
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the newest line was written: a report of losses would get through."""
+        return self._fd >= 0 and not self._torn and not self._stalled and not self._full
 
     # In the writer's thread
 
@@ -128,36 +149,46 @@ class JournalWriter:
         try:
             limit = self._config.journal_max_bytes
             runs.remove_old_dead_runs(directory, self._run.text, limit)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - the writer goes on with what is there
             faults.count("journal_clean", error)
 
-    def _write(self, line: bytes, sync: bool) -> bool:
+    def _write(self, line: bytes, sync: bool, counted: bool) -> bool:
         if self._fd < 0:
-            self._lose("the state directory cannot be used")
-            return False
-        if self._written + len(line) > self._config.journal_max_bytes:
-            self._lose("HICACHE_OBS_JOURNAL_MAX_BYTES is reached")
+            self._lose("the state directory cannot be used", counted)
             return False
         data = b"\n" + line if self._torn else line
+        self._full = self._written + len(data) > self._config.journal_max_bytes
+        if self._full:
+            self._lose("HICACHE_OBS_JOURNAL_MAX_BYTES is reached", counted)
+            return False
         try:
             count = os.write(self._fd, data)
             self._written += count
             self._torn = count != len(data)
             if self._torn:
-                self._lose(f"short write: {count} of {len(data)} bytes")
+                self._lose(f"short write: {count} of {len(data)} bytes", counted)
                 return False
             if sync:
                 os.fdatasync(self._fd)
         except OSError as error:
             self._torn = True
-            self._lose(str(error))
+            self._lose(str(error), counted)
             faults.count("journal_write", error)
             return False
         return True
 
-    def _lose(self, reason: str) -> None:
-        self._lost += 1
+    def _lose(self, reason: str, counted: bool) -> None:
         self._last_loss = reason
+        if counted:
+            self._lost += 1
+
+
+def _yes() -> bool:
+    return True
+
+
+def _no() -> bool:
+    return False
 
 
 def read(path: Path) -> Iterator[Record | JournalLineError]:

@@ -9,6 +9,7 @@ and adds nothing.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,6 +70,15 @@ class RegistrationKey(NamedTuple):
     allocator: str
 
 
+class FailureRow(NamedTuple):
+    """The labels of a failure that a later success may end."""
+
+    mode: str
+    allocator: str
+    code: str
+    cause: str
+
+
 class Ledger:
     """The memory of one process. Not locked: ``recorder`` serialises access."""
 
@@ -78,7 +88,7 @@ class Ledger:
         self._pools: dict[int, Pool] = {}
         self._registered: dict[int, tuple[int, RegistrationKey]] = {}
         self._pinned: dict[int, tuple[int, str, str]] = {}
-        self._failures: dict[tuple[str, str, str], set[tuple[str, str]]] = {}
+        self._failures: dict[tuple[str, str, str], set[FailureRow]] = {}
 
     # Segments
 
@@ -124,11 +134,13 @@ class Ledger:
     def release_pool(self, pool_id: int) -> Pool | None:
         """Forget a pool and the registrations of its buffers; None if it is not known."""
         pool = self._pools.pop(pool_id, None)
-        if pool is not None:
-            for start, size in pool.ranges:
-                for address in [a for a in self._registered if start <= a < start + size]:
-                    del self._registered[address]
-                self._pinned.pop(start, None)
+        if pool is None:
+            return None
+        held = [r for other in self._pools.values() for r in other.ranges]
+        for address in [a for a in self._registered if _gone(a, pool.ranges, held)]:
+            del self._registered[address]
+        for address in [a for a in self._pinned if _gone(a, pool.ranges, held)]:
+            del self._pinned[address]
         return pool
 
     def rename_pool(self, pool_id: int, role: str, pool: str) -> None:
@@ -139,14 +151,15 @@ class Ledger:
 
     def held(self, key: PoolKey) -> tuple[int, int]:
         """Bytes and tokens now held under *key*; memory shared by two pools counts once."""
-        total = tokens = 0
-        owned: set[tuple[int, int]] = set()
+        total = tokens = before = 0
+        owned: tuple[tuple[int, int], ...] = ()
         for pool in self._pools.values():
-            fresh = [r for r in pool.ranges if r not in owned]
-            owned.update(fresh)
+            owned = merge_ranges([*owned, *pool.ranges])
+            after = sum(size for _, size in owned)
             if pool.key == key:
-                total += sum(size for _, size in fresh)
+                total += after - before
                 tokens += pool.tokens
+            before = after
         return total, tokens
 
     def newest_pool(self, role: str) -> Pool | None:
@@ -182,12 +195,22 @@ class Ledger:
 
     # Failures not yet mended
 
-    def add_failure(self, stage: str, role: str, pool: str, code: str, cause: str) -> None:
-        self._failures.setdefault((stage, role, pool), set()).add((code, cause))
+    def add_failure(self, stage: str, role: str, pool: str, row: FailureRow) -> None:
+        self._failures.setdefault((stage, role, pool), set()).add(row)
 
-    def mend(self, stage: str, role: str, pool: str) -> tuple[tuple[str, str], ...]:
-        """The ``(code, cause)`` rows that a success at this stage ends; they are forgotten."""
+    def mend(self, stage: str, role: str, pool: str) -> tuple[FailureRow, ...]:
+        """The rows that a success at this stage ends, whatever the store's mode and the pool's
+        allocator were when they failed; they are forgotten."""
         return tuple(sorted(self._failures.pop((stage, role, pool), set())))
+
+
+def _gone(address: int, ranges: tuple[tuple[int, int], ...], held: list[tuple[int, int]]) -> bool:
+    """Whether *address* lies in *ranges* and in nothing that is still *held*."""
+    return _inside(address, ranges) and not _inside(address, held)
+
+
+def _inside(address: int, ranges: Iterable[tuple[int, int]]) -> bool:
+    return any(start <= address < start + size for start, size in ranges)
 
 
 def merge_ranges(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -35,8 +35,11 @@ def safe_extra_labels(extra: Mapping[str, str]) -> dict[str, str]:
     safe: dict[str, str] = {}
     for name, value in extra.items():
         if name in RESERVED:
-            faults.count("extra_label", f"--extra-metric-labels {name!r} becomes 'extra_{name}'")
-            name = f"extra_{name}"  # noqa: PLW2901
+            free = f"extra_{name}"
+            while free in RESERVED or free in extra:
+                free = f"extra_{free}"
+            faults.count("extra_label", f"--extra-metric-labels {name!r} becomes {free!r}")
+            name = free  # noqa: PLW2901
         if not name.isascii() or not name.isidentifier() or name.startswith("__"):
             faults.count("extra_label", f"--extra-metric-labels {name[:80]!r} is no label name")
             continue

@@ -56,6 +56,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._starting = threading.RLock()
         self._seq = 0
+        self._untold = 0
         self._calls = 0
         self._started = False
         self._pid = os.getpid()
@@ -125,21 +126,26 @@ class Recorder:
         if self._started:
             return
         with self._starting:
-            if not self._started:
+            if self._started:
+                return
+            try:
                 self._begin()
-                self._started = True
+            except Exception as error:  # noqa: BLE001 - the event itself may still get through
+                faults.count("start", error)
+            self._started = True
 
     def _begin(self) -> None:
+        """The first two lines, and the live metrics; a fault in one of them costs no other."""
         self._journal.start()
         first = RunStarted(
             run=self._run.text,
             boot_id=self._run.boot,
             pid=self._pid,
-            host=socket.gethostname(),
+            host=_fact(socket.gethostname),
             namespace=os.environ.get("POD_NAMESPACE", ""),
             pod=os.environ.get("POD_NAME", ""),
             obs_version=__version__,
-            python_version=platform.python_version(),
+            python_version=_fact(platform.python_version),
         )
         self._record(first)
         self._open_live(first)
@@ -149,20 +155,33 @@ class Recorder:
 
     def _record(self, event: Event) -> None:
         now = time.time()
+        durable = event.durable
         with self._lock:
+            line = wire.to_line(event, self._seq + 1, now)
+            written = self._journal.hand_over(line, wait=event.awaited or durable, sync=durable)
             self._seq += 1
-            line = wire.to_line(event, self._seq, now)
-        sync = event.durable
-        self._journal.append(line, wait=event.awaited or sync, sync=sync)
+        written()
         self._apply_live(event, now)
 
     def _record_faults(self) -> None:
         lost, reason = self._journal.take_lost()
         if lost:
-            faults.count("journal", f"{lost} events not written: {reason}")
-            self._record(JournalLost(lost=lost, reason=reason))
+            self._untold += lost
+            self._apply_live(JournalLost(lost=lost, reason=reason), time.time())
+        if self._untold and self._journal.healthy:
+            self._tell_losses(reason)
         for where, count, error in faults.take_unreported():
             self._record(ObsError(where=where, count=count, error=error))
+
+    def _tell_losses(self, reason: str) -> None:
+        """Into the journal, now that it takes lines again; the live metrics have counted them."""
+        with self._lock:
+            told = JournalLost(lost=self._untold, reason=reason)
+            line = wire.to_line(told, self._seq + 1, time.time())
+            written = self._journal.hand_over(line, wait=True, counted=False)
+            self._seq += 1
+        if written():
+            self._untold = 0
 
     def _apply_live(self, event: Event, now: float) -> None:
         try:
@@ -172,15 +191,24 @@ class Recorder:
             faults.count("live", error)
 
     def _open_live(self, first: RunStarted) -> None:
-        directory = live.multiproc_dir()
-        if self.config.prometheus == "off" or directory is None:
-            return
         try:
+            directory = live.multiproc_dir()
+            if self.config.prometheus == "off" or directory is None:
+                return
             live.remove_stale_gauges(directory, self._journal.directory, self._run)
             self._live = live.LiveApplier(asdict(self.worker), self.worker.extra_labels)
             self._live.apply(updates(first, time.time()))
         except Exception as error:  # noqa: BLE001 - the journal has it; SGLang goes on
             faults.count("live", error)
+
+
+def _fact(ask: Callable[[], str]) -> str:
+    """What the host says of itself, "" if it does not."""
+    try:
+        return ask()
+    except Exception as error:  # noqa: BLE001 - a name for display is worth no event
+        faults.count("host_fact", error)
+        return ""
 
 
 def _identity(error: BaseException) -> tuple[int, str, str]:

@@ -21,7 +21,7 @@ from hicache_obs import faults
 from hicache_obs.config import SYSTEM_STATE_DIR, Config
 
 MAX_DEAD_RUNS = 256
-_NAME = re.compile(r"^(?P<boot>[0-9a-f]{1,32})-(?P<ns>\d{1,20})-(?P<pid>\d{1,10})-[0-9a-f]{8}$")
+_NAME = re.compile(r"(?P<boot>[0-9a-f]{1,32})-(?P<ns>\d{1,20})-(?P<pid>\d{1,10})-[0-9a-f]{8}")
 _FLOCK = "hhqqi4x"  # struct flock on Linux x86_64 and aarch64: type, whence, start, len, pid
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "glusterfs", "9p"}
 
@@ -42,7 +42,7 @@ class RunName:
 
     @classmethod
     def parse(cls, text: str) -> RunName | None:
-        match = _NAME.match(text)
+        match = _NAME.fullmatch(text)
         if match is None:
             return None
         return cls(int(match["ns"]), match["boot"], int(match["pid"]), text)
@@ -83,11 +83,16 @@ def hold_alive_lock(directory: Path, run: str) -> int:
 
 
 def is_alive(directory: Path, run: str) -> bool:
-    """Whether another process holds the run's lock. Never call it for the own run."""
+    """Whether another process holds the run's lock. Never call it for the own run.
+
+    A lock file that this user may not read counts as held: what cannot be told is left alone.
+    """
     try:
         fd = os.open(alive_path(directory, run), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except PermissionError:
+        return True
     try:
         asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         answer = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
@@ -116,14 +121,20 @@ def remove_old_dead_runs(directory: Path, own: str, max_bytes: int) -> list[str]
         if run.text == own or is_alive(directory, run.text):
             continue
         path = journal_path(directory, run.text)
-        size = path.stat().st_size if path.exists() else 0
-        if kept < MAX_DEAD_RUNS and kept_bytes + size <= max_bytes:
-            kept, kept_bytes = kept + 1, kept_bytes + size
+        kept, kept_bytes = kept + 1, kept_bytes + _size(path)
+        if kept <= MAX_DEAD_RUNS and kept_bytes <= max_bytes:
             continue
         for gone in (path, alive_path(directory, run.text)):
             gone.unlink(missing_ok=True)
         removed.append(run.text)
     return removed
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def choose_state_dir(config: Config) -> Path:
@@ -140,8 +151,7 @@ def choose_state_dir(config: Config) -> Path:
     try:
         return _writable(SYSTEM_STATE_DIR, config)
     except OSError as error:
-        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-        fallback = _writable(Path(base) / "hicache-obs", config)
+        fallback = _writable(_user_state_dir(), config)
         faults.logger.warning(
             "hicache-obs: %s is not writable (%s); journals go to %s. Set HICACHE_OBS_STATE_DIR "
             "to a directory that the exporter reads too.",
@@ -152,11 +162,23 @@ def choose_state_dir(config: Config) -> Path:
         return fallback
 
 
+def _user_state_dir() -> Path:
+    base = os.environ.get("XDG_STATE_HOME")
+    if base:
+        return Path(base) / "hicache-obs"
+    try:
+        return Path.home() / ".local" / "state" / "hicache-obs"
+    except RuntimeError as error:
+        raise FileNotFoundError(2, f"no home directory: {error}") from None
+
+
 def _writable(directory: Path, config: Config) -> Path:
     if not directory.exists():
         directory.mkdir(mode=0o770, parents=True, exist_ok=True)
         directory.chmod(0o770)
         set_group(directory, config)
+    if not directory.is_dir():
+        raise NotADirectoryError(20, "Not a directory", str(directory))
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(13, "Permission denied", str(directory))
     if _filesystem(directory) in _NETWORK:
@@ -174,9 +196,10 @@ def set_group(path: Path, config: Config) -> None:
         return
     try:
         group = config.state_group
-        gid = int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
+        number = group.isascii() and group.isdigit()
+        gid = int(group) if number else grp.getgrnam(group).gr_gid
         os.chown(path, -1, gid)
-    except (OSError, KeyError) as error:
+    except (OSError, KeyError, ValueError, OverflowError) as error:
         faults.count(
             "state_group",
             f"HICACHE_OBS_STATE_GROUP={config.state_group!r} cannot be set ({error}); "

@@ -148,12 +148,13 @@ def _setup(event: ev.StoreSetUp, _time: float) -> list[Update]:
     ]
     if event.failed:
         rows.append(_failure(1, event, stage="setup", **none))
-    return rows + _mended(event, stage="setup", **none)
+    return rows + _mended(event, stage="setup", role="none", pool="")
 
 
 def _mended(event: ev.StoreSetUp | ev.BufferRegistered, **more: object) -> list[Update]:
     return [
-        _failure(0, event, **{**more, "code": code, "cause": cause}) for code, cause in event.mended
+        _failure(0, event, **more, mode=mode, allocator=allocator, code=code, cause=cause)
+        for mode, allocator, code, cause in event.mended
     ]
 
 

@@ -48,11 +48,12 @@ _quote = json.encoder.encode_basestring_ascii
 
 # What a text from outside may hold and a journal may not: credentials in URLs and assignments.
 _SECRETS = (
-    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@"), r"\1***@"),
+    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,30}://)[^\s/]*@"), r"\1***@"),
+    (re.compile(r"(?i)(authorization[\"']?\s{0,5}[=:]\s{0,5}[\"']?)[^\"'\n,;}]+"), r"\1***"),
     (
         re.compile(
-            r"(?i)\b((?:[\w.-]*(?:token|password|passwd|secret|api[_-]?key|authorization)[\w.-]*)"
-            r"[\"']?\s*[=:]\s*)(?:bearer\s+)?[\"']?[^\s\"',;}]+"
+            r"(?i)((?:token(?!s)|passwo?r?d|passwd|secret|api[_-]?key)[\w.-]{0,40}[\"']?"
+            r"\s{0,5}[=:]\s{0,5})(?:\"[^\"]*\"?|'[^']*'?|[^\s\"',;&}]+)"
         ),
         r"\1***",
     ),
@@ -61,7 +62,9 @@ _SECRETS = (
 
 def scrub(text: str) -> str:
     """Take secrets out of *text* and cut it to ``MAX_TEXT`` characters."""
-    text = text[: 4 * MAX_TEXT]
+    if len(text) > 4 * MAX_TEXT:
+        # Not in the middle of a word: half a URL no longer shows that it holds a password.
+        text = text[: 4 * MAX_TEXT].rpartition(" ")[0]
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text[:MAX_TEXT]
@@ -76,7 +79,7 @@ def _plain(value: Any, limit: int = MAX_LABEL) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
-        return value if value - value == 0 else None
+        return value if isfinite(value) else 0.0
     if isinstance(value, dict):
         items = list(value.items())[:MAX_ITEMS]
         return {str(_plain(str(k))): _plain(v) for k, v in items}
@@ -121,7 +124,7 @@ def _shorten(row: dict[str, Any]) -> bytes:
             if name == "kind":
                 continue
             if isinstance(value, str):
-                row[name] = value[:limit]
+                row[name] = value[: max(limit, 16)]  # outcome and the like stay whole
             elif isinstance(value, dict):
                 row[name] = {k[:limit]: str(v)[:limit] for k, v in list(value.items())[:limit]}
             elif isinstance(value, list):
@@ -151,11 +154,15 @@ def from_line(line: bytes) -> Record:
         raise JournalLineError("v, seq or t is missing or not a number")
     if not isinstance(time, (int, float)) or not isinstance(kind, str):
         raise JournalLineError("t or kind is missing or of another type")
+    try:
+        when = float(time)
+    except OverflowError:
+        raise JournalLineError("t is too large") from None
     cls = KINDS.get(kind)
     if cls is None:
-        return Record(seq, float(time), None, (kind,))
+        return Record(seq, when, None, (kind,))
     row.pop("shortened", None)
-    return Record(seq, float(time), *_event_of(cls, row))
+    return Record(seq, when, *_event_of(cls, row))
 
 
 def _event_of(cls: type[Event], row: dict[str, Any]) -> tuple[Event, tuple[str, ...]]:
@@ -183,9 +190,9 @@ def _checked(cls: type[Event], name: str, declared: str, value: Any) -> Any:
         return {str(k): str(v) for k, v in value.items()}
     if declared == "tuple[str, ...]" and isinstance(value, list):
         return tuple(str(v) for v in value)
-    if declared == "tuple[tuple[str, str], ...]" and isinstance(value, list):
-        pairs = [v for v in value if isinstance(v, list) and len(v) == 2]
-        return tuple((str(a), str(b)) for a, b in pairs)
+    if declared == "tuple[tuple[str, str, str, str], ...]" and isinstance(value, list):
+        rows = [v for v in value if isinstance(v, list) and len(v) == 4]
+        return tuple(tuple(str(part) for part in row) for row in rows)
     allowed = _TYPES.get(declared, ())
     wrong_bool = isinstance(value, bool) and bool not in allowed
     if not isinstance(value, allowed) or wrong_bool:

@@ -73,10 +73,12 @@ def around(point: str, observer: Observer | None = None) -> Callable[..., Any]:
         key = id(args[0]) if args else 0
         if key in active.keys:
             return original(*args, **kwargs)
-        call = Call(original, args, kwargs)
+        call = Call(original, args, dict(kwargs))
         active.keys.add(key)
         try:
             steps = _before(point, observer or _observer(point), call)
+            if steps is None:
+                call.args, call.kwargs = args, kwargs
             started = time.perf_counter()
             try:
                 result = call.result = original(*call.args, **call.kwargs)
@@ -109,12 +111,10 @@ def _observer(point: str) -> Observer | None:
 def _before(point: str, observer: Observer | None, call: Call) -> Iterator[None] | None:
     if observer is None:
         return None
-    args, kwargs = call.args, call.kwargs
     try:
         steps = observer(call)
         next(steps)
     except Exception as error:  # noqa: BLE001 - ours; SGLang's call goes on as it came
-        call.args, call.kwargs = args, kwargs
         faults.count(f"hook_{point}", error)
         return None
     return steps

@@ -9,7 +9,7 @@ from hicache_obs import classify, faults, recorder
 from hicache_obs.events import BufferRegistered, CallEntered, PoolRegistered
 from hicache_obs.hooks import memory, peer, pools, scope
 from hicache_obs.hooks.around import Call
-from hicache_obs.ledger import Provenance, RegistrationKey
+from hicache_obs.ledger import FailureRow, Provenance, RegistrationKey
 
 _API = "register_buffer"
 
@@ -168,13 +168,14 @@ def _emit(
 ) -> None:
     address, size = pair or (0, 0)
     key = RegistrationKey(mode_of(store), over.role, over.pool, over.allocator)
-    mended: tuple[tuple[str, str], ...] = ()
+    mended: tuple[FailureRow, ...] = ()
     with rec.locked():
         if call.error is None:
             rec.ledger.add_registration(address, size, key)
             mended = rec.ledger.mend("registration", over.role, over.pool)
         else:
-            rec.ledger.add_failure("registration", over.role, over.pool, code, cause)
+            row = FailureRow(key.mode, key.allocator, code, cause)
+            rec.ledger.add_failure("registration", over.role, over.pool, row)
         total = rec.ledger.registered_bytes(key)
     if call.error is not None:
         rec.blame(call.error, "registration", cause)

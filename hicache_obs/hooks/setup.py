@@ -10,6 +10,7 @@ from hicache_obs.events import CallEntered, CallReturned, StoreSetUp
 from hicache_obs.hooks import memory, mismatch, peer
 from hicache_obs.hooks.around import Call
 from hicache_obs.hooks.registration import mode_of
+from hicache_obs.ledger import FailureRow
 
 
 def store_init(call: Call) -> Iterator[None]:
@@ -30,12 +31,12 @@ def store_init(call: Call) -> Iterator[None]:
     if call.error is not None:
         code, cause = _diagnose(call, mode, config)
         rec.blame(call.error, "setup", cause)
-    mended: tuple[tuple[str, str], ...] = ()
+    mended: tuple[FailureRow, ...] = ()
     with rec.locked():
         if call.error is None:
             mended = rec.ledger.mend("setup", "none", "")
         else:
-            rec.ledger.add_failure("setup", "none", "", code, cause)
+            rec.ledger.add_failure("setup", "none", "", FailureRow(mode, "", code, cause))
     mismatch.check_store(rec, mode, refused=cause == "allocator_required")
     rec.emit(
         StoreSetUp(

@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hicache_obs.ledger import (
+    FailureRow,
     Ledger,
     Pool,
     PoolKey,
@@ -280,15 +281,17 @@ def test_releasing_a_pool_drops_its_pins() -> None:
 
 def test_a_success_mends_the_failures_of_its_stage_and_pool() -> None:
     ledger = Ledger()
-    ledger.add_failure("registration", "draft", "draft", "-1", "foreign_buffer")
-    ledger.add_failure("registration", "draft", "draft", "-1", "client_unreachable")
-    ledger.add_failure("registration", "draft", "draft", "-1", "foreign_buffer")
-    ledger.add_failure("registration", "target", "kv", "-1", "overlap")
-    ledger.add_failure("setup", "draft", "draft", "-1", "transport")
+    foreign = FailureRow("standalone", "default", "-1", "foreign_buffer")
+    unreachable = foreign._replace(cause="client_unreachable")
+    overlap = FailureRow("embedded", "default", "-600", "overlap")
+    for row in (foreign, unreachable, foreign):
+        ledger.add_failure("registration", "draft", "draft", row)
+    ledger.add_failure("registration", "target", "kv", overlap)
+    ledger.add_failure("setup", "draft", "draft", foreign)
     mended = ledger.mend("registration", "draft", "draft")
-    assert sorted(mended) == [("-1", "client_unreachable"), ("-1", "foreign_buffer")]
+    assert sorted(mended) == [unreachable, foreign]
     assert ledger.mend("registration", "draft", "draft") == ()
-    assert ledger.mend("registration", "target", "kv") == (("-1", "overlap"),)
+    assert ledger.mend("registration", "target", "kv") == (overlap,)
 
 
 def test_nothing_to_mend() -> None:

@@ -12,7 +12,7 @@ from hicache_obs import events as ev
 from hicache_obs import metrics as m
 from hicache_obs import updates as module
 from hicache_obs.events import KINDS, Event
-from hicache_obs.ledger import Ledger
+from hicache_obs.ledger import FailureRow, Ledger
 from hicache_obs.metrics import COUNTER, Metric, Update
 from hicache_obs.updates import updates
 
@@ -162,8 +162,9 @@ def test_a_registration_that_succeeds(example: Example) -> None:
 
 def test_a_success_mends_the_rows_of_the_failure(example: Example) -> None:
     ledger = Ledger()
-    ledger.add_failure("registration", "draft", "draft", "-1", "foreign_buffer")
-    ledger.add_failure("registration", "draft", "draft", "", "exception")
+    for code, cause in (("-1", "foreign_buffer"), ("", "exception")):
+        row = FailureRow("standalone", "default", code, cause)
+        ledger.add_failure("registration", "draft", "draft", row)
     other = registration(example, outcome="failure", code="", cause="exception")
     mended = ledger.mend("registration", "draft", "draft")
     table = after(failed_registration(example), other, registration(example, mended=mended))
@@ -265,7 +266,7 @@ def test_a_set_up_that_fails_and_then_succeeds(example: Example) -> None:
     failed = example(
         ev.StoreSetUp, outcome="failure", code="-1", cause="client_unreachable", mended=(), **facts
     )
-    mended = (("-1", "client_unreachable"),)
+    mended = (("standalone", "", "-1", "client_unreachable"),)
     good = example(ev.StoreSetUp, code="0", cause="", mended=mended, **facts)
     table = after(failed)
     assert sorted(rows(table, m.FAILURE_ACTIVE).values()) == [0, 1]
