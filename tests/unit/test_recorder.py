@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -161,22 +162,20 @@ def test_a_second_thread_cannot_come_before_the_first_lines(
     assert kinds(rec)[:2] == ["run", "worker_starting"]
 
 
-class SlowQueue:
-    """The journal's queue, on which one thread is overtaken by any that can."""
+class SlowJobs(deque[Callable[[], object]]):
+    """A queue in which one thread's job can be overtaken before it stands."""
 
-    def __init__(self, queue: Any) -> None:
-        self._queue = queue
-        self.slow: threading.Thread | None = None
+    slow: threading.Thread | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
         self.reached, self.overtaken = threading.Event(), threading.Event()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
-
-    def put(self, job: Callable[[], object]) -> None:
+    def append(self, job: Callable[[], object]) -> None:
         if threading.current_thread() is self.slow:
             self.reached.set()
             self.overtaken.wait(0.3)
-        self._queue.put(job)
+        super().append(job)
 
 
 def test_lines_of_two_threads_stand_in_the_order_of_their_numbers(
@@ -184,7 +183,7 @@ def test_lines_of_two_threads_stand_in_the_order_of_their_numbers(
 ) -> None:
     rec = make()
     rec.emit(READY)
-    rec._journal._queue = queue = SlowQueue(rec._journal._queue)  # type: ignore[assignment]
+    rec._journal._jobs = queue = SlowJobs()
     queue.slow = threading.Thread(target=rec.emit, args=(HOOKS,))
     queue.slow.start()
     assert queue.reached.wait(5)
