@@ -69,7 +69,7 @@ def sglang_path(release: str) -> Path:
     """Return the folder of an unpacked release; `FileNotFoundError` says how to get it."""
     path = cache_root() / "sglang" / release
     if not (path / "sglang").is_dir():
-        raise FileNotFoundError(f"{path}: run tests/sglang/bench/fetch.py {release}")
+        raise FileNotFoundError(f"{path} is not there: run python {BENCH / 'fetch.py'} {release}")
     return path
 
 
@@ -77,7 +77,9 @@ def mooncake_path(version: str) -> Path:
     """Return the folder of another Mooncake release, to be put first in ``paths``."""
     path = cache_root() / "mooncake" / version
     if not (path / "mooncake").is_dir():
-        raise FileNotFoundError(f"{path}: run tests/sglang/bench/fetch.py --mooncake-old")
+        raise FileNotFoundError(
+            f"{path} is not there: run python {BENCH / 'fetch.py'} --mooncake-old"
+        )
     return path
 
 

@@ -19,7 +19,7 @@ else:
 
 
 def start_metrics_page(release: str, env: Mapping[str, str], folder: Path) -> Server:
-    """Start the page over the ``PROMETHEUS_MULTIPROC_DIR`` of `env`; leave its context to end it."""
+    """Start the page over `env`'s ``PROMETHEUS_MULTIPROC_DIR``; leaving the context ends it."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     with (folder / "server.log").open("wb") as log:
