@@ -18,6 +18,7 @@ HEALTHY, NOT_INITIALISED, UNREACHABLE = 0, 1, 2
 """Answers of ``MooncakeDistributedStore.health_check`` (mooncake pyclient.h)."""
 
 _NO_MEMORY = re.compile("mmap|map shared memory|(?i:can(no|')t allocate memory)")
+_PINNING = re.compile("cudaHostRegister|pin_memory|CUDA error")
 _BAD_CONFIG = re.compile("Config file path not set|Failed to load config")
 _CODE = re.compile(r"error code: (-?\d+)|\brc=(-?\d+)|\bret=(-?\d+)")
 
@@ -120,7 +121,7 @@ def allocation_reason(error_type: str, message: str) -> str:
     """Why a pool or segment could not be had (design: hicache_host_pool_allocations_total)."""
     if "Not enough host memory" in message or "should be larger than the device" in message:
         return "budget"
-    if "cudaHostRegister" in message or "pin_memory" in message:
+    if _PINNING.search(message):
         return "pin"
     if "null pointer" in message:
         return "null_pointer"

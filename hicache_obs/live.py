@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 GAUGE_MODE: Final = "livemostrecent"
 """SGLang uses other modes, so the files ``gauge_livemostrecent_<pid>.db`` are ours alone."""
 
-RESERVED = frozenset(WORKER_LABELS) | {label for m in METRICS for label in m.labels} | {"pid", "le"}
+_OF_OTHERS = {"pid", "le", "host", "namespace", "pod"}
+"""Labels of prometheus_client, and those that the exporter adds."""
+RESERVED = frozenset(WORKER_LABELS) | {label for m in METRICS for label in m.labels} | _OF_OTHERS
 
 
 def safe_extra_labels(extra: Mapping[str, str]) -> dict[str, str]:

@@ -49,6 +49,10 @@ _quote = json.encoder.encode_basestring_ascii
 # What a text from outside may hold and a journal may not: credentials in URLs and assignments.
 _SECRETS = (
     (re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,30}://)[^\s/]*@"), r"\1***@"),
+    (
+        re.compile(r"(?i)(--[\w-]{0,40}(?:key|token|password|secret)[\w-]{0,40}\s{1,5})\S+"),
+        r"\1***",
+    ),
     (re.compile(r"(?i)(authorization[\"']?\s{0,5}[=:]\s{0,5}[\"']?)[^\"'\n,;}]+"), r"\1***"),
     (
         re.compile(

@@ -278,6 +278,7 @@ def test_code_in_a_text(message: str, code: str) -> None:
         ("RuntimeError", "Failed to set shared memory size: File too large", "allocator_error"),
         ("OSError", "[Errno 12] Cannot allocate memory", "mmap"),
         ("MemoryError", "", "mmap"),
+        ("RuntimeError", "CUDA error: invalid argument", "pin"),
         ("NotImplementedError", "layout is not supported", "exception"),
     ],
 )

@@ -154,7 +154,21 @@ except RuntimeError as error:
 
 @pytest.mark.parametrize(
     "name",
-    ["role", "pool", "mode", "bytes", "pid", "le", "tp_rank", "model_name", "where", "version"],
+    [
+        *(
+            "role",
+            "pool",
+            "mode",
+            "bytes",
+            "pid",
+            "le",
+            "tp_rank",
+            "model_name",
+            "where",
+            "version",
+        ),
+        *("host", "namespace", "pod"),
+    ],
 )
 def test_a_clash_is_renamed_and_counted(name: str, counted: Callable[[], dict[str, int]]) -> None:
     assert safe_extra_labels({name: "x", "zone": "a"}) == {f"extra_{name}": "x", "zone": "a"}

@@ -29,6 +29,7 @@ WITH_SECRET = [
     f"X-Api-Key: {SECRET}",
     f"api_key={SECRET}",
     f"AWS_SECRET_ACCESS_KEY={SECRET}",
+    f"launch_server --api-key {SECRET} --port 1",
     f"Authorization: Bearer {SECRET}",
     f"Authorization: Basic {SECRET}",
     f"authorization: token {SECRET}",
