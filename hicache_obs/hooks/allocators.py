@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from hicache_obs import classify, draft_builder, recorder
 from hicache_obs.events import AllocatorChosen, CallEntered, SegmentAllocated
@@ -31,14 +33,25 @@ def choice(call: Call) -> Iterator[None]:
     if given is not asked and call.error is None:
         draft.applied(asked, given)
     actual = classify.allocator_label(type(call.result).__name__) if call.error is None else ""
-    requested = type_label(given)
-    reason = classify.fallback_reason(requested, actual) if call.error is None else "exception"
+    requested, reason = type_label(given), ""
+    if call.error is not None:
+        reason = "exception"
+    elif _has_allocator_for(call.original, given):
+        reason = classify.fallback_reason(requested, actual)
     if build is not None:
         build.requested, build.requested_type, build.allocator = requested, given, actual
+        build.fallback = reason
     role, pool = (build.role, build.pool) if build else (scope.role(), "")
     recorder.get().emit(
         AllocatorChosen(role=role, pool=pool, requested=requested, actual=actual, reason=reason)
     )
+
+
+def _has_allocator_for(choose: Callable[..., Any], allocator_type: object) -> bool:
+    """Whether this release's ``get_allocator_from_storage`` names the type at all ("mori" came
+    with 0.5.15, "shm" with 0.5.18): one that it does not know gets the default by design."""
+    code = getattr(inspect.unwrap(choose), "__code__", None)
+    return code is None or allocator_type in code.co_consts
 
 
 def type_label(allocator_type: object) -> str:

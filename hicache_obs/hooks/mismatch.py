@@ -21,16 +21,20 @@ def expects_registration(role: str) -> bool | None:
     return role != scope.DRAFT or draft.release_registers_draft()
 
 
-def check_pool(rec: recorder.Recorder, pool_id: int, requested: str) -> None:
-    """Compare a new pool's allocator with what was asked for and with the target's."""
+def check_pool(rec: recorder.Recorder, pool_id: int, denied: str) -> None:
+    """Compare a new pool's allocator with what was asked for and with the target's.
+
+    Args:
+        denied: the allocator type that was asked for, if SGLang fell back from it; else "".
+    """
     with rec.locked():
         pool = rec.ledger.pool(pool_id)
         target = rec.ledger.newest_pool(scope.TARGET)
     if pool is None:
         return
     actual = pool.key.allocator
-    if classify.fallback_reason(requested, actual):
-        _tell(rec, pool, requested, "fallback", rec.mode)
+    if denied:
+        _tell(rec, pool, denied, "fallback", rec.mode)
     elif pool.key.role == scope.DRAFT and target is not None and target.key.allocator != actual:
         _tell(rec, pool, target.key.allocator, "draft_differs_from_target", rec.mode)
 

@@ -61,7 +61,7 @@ def _record(rec: recorder.Recorder, call: Call, pool: Any, build: scope.Build) -
     finalizer = weakref.finalize(pool, _collected, rec, id(pool), pool_id)
     finalizer.atexit = False
     rec.emit(built)
-    mismatch.check_pool(rec, pool_id, build.requested)
+    mismatch.check_pool(rec, pool_id, build.requested if build.fallback else "")
 
 
 def _actual_allocator(build: scope.Build) -> str:

@@ -28,6 +28,7 @@ class Build:
     requested: str = ""
     requested_type: object = None
     allocator: str = ""
+    fallback: str = ""
     segments: list[tuple[int, int, str]] = field(default_factory=list)
 
 

@@ -19,7 +19,11 @@ from sglang.srt.mem_cache.storage.mooncake_store import mooncake_store as ms
 from sglang.srt.mem_cache.hicache_storage import PoolName
 
 extra = json.loads(os.environ["EXTRA_CONFIG"])
-config = types.SimpleNamespace(
+class StorageConfig(types.SimpleNamespace):
+    def __getattr__(self, name):
+        return 1 if name.endswith("_size") else 0
+
+config = StorageConfig(
     extra_config=extra, tp_size=1, tp_rank=0, pp_rank=0, pp_size=1, attn_cp_rank=0,
     attn_cp_size=1, is_mla_model=False, enable_storage_metrics=False, should_split_heads=False,
     tp_lcm_size=1,

@@ -29,7 +29,7 @@ PLACES = {
     "cause": ("classify", "registration_cause"),
     "allocator": ("classify", "allocator_label"),
     "line": ("wire", "to_line"),
-    "append": ("journal", "JournalWriter.append"),
+    "append": ("journal", "JournalWriter.hand_over"),
     "open": ("runs", "choose_state_dir"),
     "updates": ("recorder", "updates"),
     "live": ("live", "LiveApplier.apply"),
