@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import contextlib
 import os
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,9 +24,12 @@ from hicache_obs.config import Config
 from hicache_obs.wire import JournalLineError, Record, from_line
 
 DEADLINE_S = 0.25
-_YIELDS = 100
-"""Turns given away before sleeping. A sleeping thread wakes in about 50 us on an idle machine;
-the line is written in less than 20."""
+_YIELDS = 3
+"""Turns given away: enough where the journal's thread shares this core."""
+_PAUSES, _PAUSE = 20, bytes(30_000)
+"""Then as many checksums of this, about 7 us each, before sleeping. The interpreter's lock is
+free meanwhile, so that a thread which wakes on another core finds it so; and this core stays
+awake, where waking it takes longer than writing the line."""
 _MOMENT_S = 0.005
 MAX_BACKLOG = 1000
 """Lines kept while the disk stalls; one start writes about 40."""
@@ -91,10 +94,12 @@ class JournalWriter:
             done.release()
 
         def acknowledged() -> bool:
-            for _ in range(_YIELDS):
+            for turn in range(_YIELDS + _PAUSES):
                 if done.acquire(blocking=False):
                     return result[0]
                 os.sched_yield()
+                if turn >= _YIELDS:
+                    zlib.crc32(_PAUSE)
             if not done.acquire(timeout=DEADLINE_S):
                 self._stalled = True
                 faults.count("journal_stalled", f"no answer from the disk within {DEADLINE_S} s")
@@ -160,9 +165,11 @@ class JournalWriter:
         over. Whoever adds a job looks at ``_awake`` after that, and this the other way round,
         so no job is left behind.
         """
-        with contextlib.suppress(Empty):
+        try:
             self._wake.get(timeout=_MOMENT_S)
             return
+        except Empty:
+            pass
         self._awake = False
         if not self._jobs:
             self._wake.get()

@@ -160,8 +160,8 @@ class Recorder:
             line = wire.to_line(event, self._seq + 1, now)
             written = self._journal.hand_over(line, wait=event.awaited or durable, sync=durable)
             self._seq += 1
+        self._apply_live(event, now)  # while the journal's thread wakes up and writes
         written()
-        self._apply_live(event, now)
 
     def _record_faults(self) -> None:
         lost, reason = self._journal.take_lost()

@@ -22,15 +22,17 @@ def updates(event: ev.Event, time: float) -> list[Update]:
     return [*changes, Update(m.OBS_LAST_EVENT, (), time)]
 
 
+_SIZE_CLASS = "size_class"
 _read_labels = {
-    metric.name: attrgetter(*metric.labels) if len(metric.labels) > 1 else None
+    metric.name: attrgetter(*(name for name in metric.labels if name != _SIZE_CLASS))
     for metric in m.METRICS
+    if len(metric.labels) > 1
 }
 
 
 def _row(metric: Metric, value: float, source: Any, **more: object) -> Update:
     """An update of *metric*; labels are taken from *more*, else from the event's fields."""
-    read = None if more else _read_labels[metric.name]
+    read = None if more else _read_labels.get(metric.name)
     if read is not None:
         labels = tuple(map(str, read(source)))
     else:
@@ -38,6 +40,12 @@ def _row(metric: Metric, value: float, source: Any, **more: object) -> Update:
             [str(more[n]) if n in more else str(getattr(source, n)) for n in metric.labels]
         )
     return Update(metric, labels, float(value))
+
+
+def _sized_row(metric: Metric, source: Any) -> Update:
+    """One more of *metric*, whose last label is the size class of the event's bytes."""
+    labels = map(str, _read_labels[metric.name](source))
+    return Update(metric, (*labels, size_class(source.bytes)), 1.0)
 
 
 def _run(event: ev.RunStarted, _time: float) -> list[Update]:
@@ -103,7 +111,7 @@ def _failure(value: float, source: Any, **more: object) -> Update:
 
 def _pool(event: ev.PoolBuilt, _time: float) -> list[Update]:
     rows = [
-        _row(m.ALLOCATIONS, 1, event, size_class=size_class(event.bytes)),
+        _sized_row(m.ALLOCATIONS, event),
         _row(m.ALLOCATION_DURATION, event.duration_s, event),
     ]
     if event.failed:
@@ -161,7 +169,7 @@ def _mended(event: ev.StoreSetUp | ev.BufferRegistered, **more: object) -> list[
 def _registration(event: ev.BufferRegistered, time: float) -> list[Update]:
     rows = [
         _row(m.CALL_IN_PROGRESS, 0, event),
-        _row(m.REGISTRATIONS, 1, event, size_class=size_class(event.bytes)),
+        _sized_row(m.REGISTRATIONS, event),
         _row(m.REGISTERED_BYTES, event.registered_bytes, event),
         _row(m.REGISTRATION_DURATION, event.duration_s, event),
     ]
