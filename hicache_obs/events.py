@@ -50,7 +50,11 @@ class Outcome(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """First line of a journal: which process this is. pid and time are shown, never trusted."""
+    """First line of a journal: which process this is. pid and time are shown, never trusted.
+
+    *launch* is the same for all ranks of one server start (their common parent), *boottime_ns*
+    the kernel's boot clock, by which runs of one boot are ordered; "" and 0 if not known.
+    """
 
     kind: ClassVar[str] = "run"
     awaited: ClassVar[bool] = True
@@ -62,6 +66,8 @@ class RunStarted(Event):
     pod: str = ""
     obs_version: str = ""
     python_version: str = ""
+    launch: str = ""
+    boottime_ns: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +139,11 @@ class DraftBuilderReported(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CallEntered(Event):
-    """A native call is about to run; the event with the same *call* says that it came back."""
+    """A native call is about to run; the event with the same *call* says that it came back.
+
+    Where the call takes memory (``allocate``, ``pin``): the memory limit with the fewest bytes
+    left, what is used of it, and whose it is (``cgroup`` or ``host``); else 0 and "".
+    """
 
     kind: ClassVar[str] = "call_entered"
     awaited: ClassVar[bool] = True
@@ -143,6 +153,11 @@ class CallEntered(Event):
     pool: str
     bytes: int
     since: float
+    mode: str = ""
+    allocator: str = ""
+    limit_bytes: int = 0
+    used_bytes: int = 0
+    limit_source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,37 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hicache_obs import faults, runs
-from hicache_obs.metrics import COUNTER, METRICS, WORKER_LABELS, Metric, Update
+from hicache_obs.labels import safe_extra_labels
+from hicache_obs.metrics import COUNTER, WORKER_LABELS, Metric, Update
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge
 
 GAUGE_MODE: Final = "livemostrecent"
 """SGLang uses other modes, so the files ``gauge_livemostrecent_<pid>.db`` are ours alone."""
-
-_OF_OTHERS = {"pid", "le", "host", "namespace", "pod"}
-"""Labels of prometheus_client, and those that the exporter adds."""
-RESERVED = frozenset(WORKER_LABELS) | {label for m in METRICS for label in m.labels} | _OF_OTHERS
-
-
-def safe_extra_labels(extra: Mapping[str, str]) -> dict[str, str]:
-    """``--extra-metric-labels`` as we add them: a name that clashes becomes ``extra_<name>``.
-
-    prometheus_client would silently drop one of two values under one name.
-    """
-    safe: dict[str, str] = {}
-    for name, value in extra.items():
-        if name in RESERVED:
-            free = f"extra_{name}"
-            while free in RESERVED or free in extra:
-                free = f"extra_{free}"
-            faults.count("extra_label", f"--extra-metric-labels {name!r} becomes {free!r}")
-            name = free  # noqa: PLW2901
-        if not name.isascii() or not name.isidentifier() or name.startswith("__"):
-            faults.count("extra_label", f"--extra-metric-labels {name[:80]!r} is no label name")
-            continue
-        safe[name] = value
-    return safe
 
 
 class LiveApplier:
@@ -66,7 +43,9 @@ class LiveApplier:
                 "prometheus_client was imported before PROMETHEUS_MULTIPROC_DIR was set; "
                 "another plug-in must not import it at load"
             )
-        extra = safe_extra_labels(extra)
+        extra, problems = safe_extra_labels(extra)
+        for problem in problems:
+            faults.count("extra_label", problem)
         self._names = (*WORKER_LABELS, *extra)
         self._values = (*(worker[name] for name in WORKER_LABELS), *extra.values())
         self._registry = CollectorRegistry()

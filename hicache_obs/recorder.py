@@ -18,7 +18,7 @@ from hicache_obs import __version__, config, faults, live, wire
 from hicache_obs.events import Event, JournalLost, ObsError, RunStarted, WorkerStarting
 from hicache_obs.journal import JournalWriter
 from hicache_obs.ledger import Ledger
-from hicache_obs.runs import RunName
+from hicache_obs.runs import RunName, launch
 from hicache_obs.updates import updates
 
 UNKNOWN_WORKER = WorkerStarting(
@@ -146,6 +146,8 @@ class Recorder:
             pod=os.environ.get("POD_NAME", ""),
             obs_version=__version__,
             python_version=_fact(platform.python_version),
+            launch=_fact(launch),
+            boottime_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME),
         )
         self._record(first)
         self._open_live(first)

@@ -57,6 +57,17 @@ def boot_id() -> str:
     return text.strip().replace("-", "")[:32] or "0"
 
 
+def launch() -> str:
+    """The server start that this worker belongs to: its parent's pid and start in clock ticks
+    (/proc/<pid>/stat, field 22). All ranks of a start have it in common; "" if not told."""
+    parent = os.getppid()
+    try:
+        text = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8", errors="replace")
+        return f"{parent}-{text.rpartition(')')[2].split()[19]}"
+    except (OSError, IndexError):
+        return ""
+
+
 def journal_path(directory: Path, run: str) -> Path:
     return directory / f"{run}.jsonl"
 

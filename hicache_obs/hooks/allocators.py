@@ -8,7 +8,7 @@ from typing import Any
 
 from hicache_obs import classify, draft_builder, recorder
 from hicache_obs.events import AllocatorChosen, CallEntered, SegmentAllocated
-from hicache_obs.hooks import draft, memory, scope
+from hicache_obs.hooks import draft, limits, memory, scope
 from hicache_obs.hooks.around import Call
 from hicache_obs.ledger import Segment
 
@@ -74,7 +74,16 @@ def allocate(call: Call) -> Iterator[None]:
     size = memory.requested_bytes(call.argument(1, "dims"), call.argument(2, "dtype"))
     number = rec.next_call()
     rec.emit(
-        CallEntered(call=number, api="allocate", role=role, pool=pool, bytes=size, since=rec.now())
+        CallEntered(
+            call=number,
+            api="allocate",
+            role=role,
+            pool=pool,
+            bytes=size,
+            since=rec.now(),
+            allocator=allocator,
+            **limits.nearest()._asdict(),
+        )
     )
     yield
     outcome, address, reason = call.outcome, 0, ""

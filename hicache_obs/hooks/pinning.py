@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hicache_obs import classify, recorder
 from hicache_obs.events import CallEntered, PagesPinned
-from hicache_obs.hooks import memory, scope
+from hicache_obs.hooks import limits, memory, scope
 from hicache_obs.hooks.around import Call
 
 
@@ -20,7 +20,19 @@ def host_register(call: Call) -> Iterator[None]:
     role, pool = (build.role, build.pool) if build else (scope.role(), "")
     address, size = memory.address_and_size(call.argument(0, "buffer")) or (0, 0)
     number = rec.next_call()
-    rec.emit(CallEntered(call=number, api="pin", role=role, pool=pool, bytes=size, since=rec.now()))
+    allocator = build.allocator if build else "other"
+    rec.emit(
+        CallEntered(
+            call=number,
+            api="pin",
+            role=role,
+            pool=pool,
+            bytes=size,
+            since=rec.now(),
+            allocator=allocator,
+            **limits.nearest()._asdict(),
+        )
+    )
     yield
     code = "0"
     if call.error is not None:
@@ -35,7 +47,7 @@ def host_register(call: Call) -> Iterator[None]:
             call=number,
             role=role,
             pool=pool,
-            allocator=build.allocator if build else "other",
+            allocator=allocator,
             bytes=size,
             code=code,
             pinned_bytes=pinned,

@@ -101,6 +101,8 @@ def buffer(call: Call) -> Iterator[None]:
             pool=over.pool,
             bytes=pair[1] if pair else 0,
             since=rec.now(),
+            mode=mode_of(store),
+            allocator=over.allocator,
         )
     )
     yield

@@ -64,7 +64,9 @@ def warmup(call: Call) -> Iterator[None]:
 
 
 def _entered(rec: recorder.Recorder, number: int, api: str) -> CallEntered:
-    return CallEntered(call=number, api=api, role="none", pool="", bytes=0, since=rec.now())
+    return CallEntered(
+        call=number, api=api, role="none", pool="", bytes=0, since=rec.now(), mode=rec.mode
+    )
 
 
 def _diagnose(call: Call, mode: str, config: Any) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import pytest
 from hicache_obs import events as ev
 from hicache_obs import live, runs, wire
 from hicache_obs.events import KINDS, Event
-from hicache_obs.live import safe_extra_labels
+from hicache_obs.labels import safe_extra_labels
 from hicache_obs.metrics import COUNTER, METRICS, WORKER_LABELS, Metric
 from hicache_obs.runs import RunName
 from hicache_obs.updates import updates
@@ -170,9 +170,10 @@ except RuntimeError as error:
         *("host", "namespace", "pod"),
     ],
 )
-def test_a_clash_is_renamed_and_counted(name: str, counted: Callable[[], dict[str, int]]) -> None:
-    assert safe_extra_labels({name: "x", "zone": "a"}) == {f"extra_{name}": "x", "zone": "a"}
-    assert counted() == {"extra_label": 1}
+def test_a_clash_is_renamed_and_told(name: str) -> None:
+    safe, problems = safe_extra_labels({name: "x", "zone": "a"})
+    assert safe == {f"extra_{name}": "x", "zone": "a"}
+    assert problems == [f"--extra-metric-labels {name!r} becomes 'extra_{name}'"]
 
 
 @pytest.mark.parametrize(
@@ -181,21 +182,19 @@ def test_a_clash_is_renamed_and_counted(name: str, counted: Callable[[], dict[st
     ids=["clash first", "clash last"],
 )
 def test_a_clash_takes_no_other_labels_place(extra: dict[str, str]) -> None:
-    assert sorted(safe_extra_labels(extra).values()) == ["a", "b"]
+    assert sorted(safe_extra_labels(extra)[0].values()) == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", ["", "a-b", "1a", "zone a", "größe", "__name__", "__x"])
-def test_what_is_no_label_name_is_left_out_and_counted(
-    name: str, counted: Callable[[], dict[str, int]]
-) -> None:
-    assert safe_extra_labels({name: "x", "zone": "a"}) == {"zone": "a"}
-    assert counted() == {"extra_label": 1}
+def test_what_is_no_label_name_is_left_out_and_told(name: str) -> None:
+    safe, problems = safe_extra_labels({name: "x", "zone": "a"})
+    assert safe == {"zone": "a"}
+    assert problems == [f"--extra-metric-labels {name!r} is no label name"]
 
 
-def test_ordinary_labels_stay(counted: Callable[[], dict[str, int]]) -> None:
+def test_ordinary_labels_stay() -> None:
     extra = {"zone": "a", "_x": "", "Team": "größe"}
-    assert safe_extra_labels(extra) == extra
-    assert counted() == {}
+    assert safe_extra_labels(extra) == (extra, [])
 
 
 # Gauge files
