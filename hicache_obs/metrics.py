@@ -175,6 +175,49 @@ OBS_LAST_EVENT = _metric(
 
 METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
+JOURNAL_LINES = _metric(
+    "hicache_obs_journal_lines_total",
+    COUNTER,
+    "result",
+    "Journal lines read: event, skew (of another version: what is known was used), broken.",
+)
+JOURNAL_RUNS = _metric("hicache_obs_journal_runs", GAUGE, "state", "Runs followed: live, dead.")
+JOURNAL_DIRECTORIES = _metric(
+    "hicache_obs_journal_directories",
+    GAUGE,
+    "state",
+    "Journal directories by state: read, waiting (not there yet), unreadable.",
+)
+
+EXPORTER_METRICS = (JOURNAL_LINES, JOURNAL_RUNS, JOURNAL_DIRECTORIES)
+"""Only the exporter has these, without the labels of a worker."""
+
+HELD = frozenset({FAILURE_ACTIVE, MISMATCH, LAST_FAILURE_TIME, LAST_FAILURE_BYTES})
+"""Stay after a run's death, also while a newer run of its server is still starting."""
+
+KEPT = HELD | {POOL_INFO, STORE_INFO, POOL_EXPECTED, WORKER_INFO, WORKER_UP}
+"""Stay after a run's death while it is the newest of its server and rank. All others go."""
+
+_ENDED_AT_ZERO = frozenset({POOL_INFO, STORE_INFO, DRAFT_BUILDER, CALL_IN_PROGRESS, MISMATCH})
+
+
+def ended(metric: Metric, labels: tuple[str, ...], value: float) -> bool:
+    """Whether a row of *value* says that it ended, so that it can go where rows can go.
+
+    The row of a failure with empty code and cause is there from the start, at 0.
+    """
+    if value != 0:
+        return False
+    return metric in _ENDED_AT_ZERO or (metric is FAILURE_ACTIVE and labels[-2:] != ("", ""))
+
+
+RESERVED_LABELS = (
+    frozenset(WORKER_LABELS)
+    | {label for m in (*METRICS, *EXPORTER_METRICS) for label in m.labels}
+    | {"pid", "le", "host", "namespace", "pod"}
+)
+"""Ours, those of prometheus_client, and those that the exporter adds."""
+
 DRAFT_BUILDER_STATES = ("applied", "pending", "latent", "upstream", "off", "unrecognised")
 
 

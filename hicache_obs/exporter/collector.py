@@ -1,0 +1,51 @@
+"""The view as prometheus_client's metrics: a custom collector, so that rows can go."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from platform import python_version
+
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from hicache_obs import __version__
+from hicache_obs import metrics as m
+from hicache_obs.exporter.checkpoint import Labels
+from hicache_obs.exporter.host import View
+
+_ORDER = {metric: number for number, metric in enumerate((*m.METRICS, *m.EXPORTER_METRICS))}
+
+
+class HostCollector(Collector):
+    """Serves what *view* returns at each scrape."""
+
+    def __init__(self, view: Callable[[], View]) -> None:
+        self._view = view
+
+    def collect(self) -> Iterator[Family]:
+        view = self._view()
+        rows: dict[m.Metric, dict[Labels, float]] = defaultdict(dict)
+        for of_run in view.gauges:
+            for metric, labels, value in of_run:
+                rows[metric][labels] = value
+        for (metric, labels), value in view.counters.items():
+            rows[metric][labels] = value
+        for metric, labels, value in view.own:
+            rows[metric][labels] = value
+        build = (("version", __version__), ("python_version", python_version()))
+        rows[m.OBS_BUILD][build] = 1.0
+        for metric in sorted(rows, key=_ORDER.__getitem__):
+            yield _family(metric, rows[metric])
+
+    def describe(self) -> Iterator[Family]:
+        """Nothing: names are known, and a collection at registration would be in vain."""
+        return iter(())
+
+
+def _family(metric: m.Metric, rows: dict[Labels, float]) -> Family:
+    name = metric.name.removesuffix("_total") if metric.type == m.COUNTER else metric.name
+    family = Family(name, metric.help, metric.type)
+    family.samples = [Sample(metric.name, dict(labels), value) for labels, value in rows.items()]
+    return family

@@ -1,0 +1,61 @@
+"""Servers that were decommissioned: ``hicache-obs forget`` asks, the exporter obeys."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hicache_obs.exporter.fold import Run
+
+_PREFIX, _SUFFIX = "forget-", ".json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Forget the ended runs and the counters of one server."""
+
+    host: str
+    server_port: str
+    path: Path
+
+    def is_of(self, run: Run) -> bool:
+        return (run.server.host, run.server.port) == (self.host, self.server_port)
+
+    def has(self, labels: Mapping[str, str]) -> bool:
+        """Whether a series with these labels is the server's."""
+        return (labels.get("host"), labels.get("server_port")) == (self.host, self.server_port)
+
+    def done(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def ask(directory: Path, host: str, server_port: str) -> Path:
+    """Leave a request in *directory*; it is obeyed by the exporter that keeps it.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    name = f"{_PREFIX}{secrets.token_hex(4)}{_SUFFIX}"
+    hidden = directory / f".{name}"
+    fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        json.dump({"host": host, "server_port": server_port}, file)
+    path = directory / name
+    hidden.rename(path)
+    return path
+
+
+def requests(directory: Path, notice: Callable[[str, str, str], None]) -> list[Request]:
+    """The requests that wait in *directory*."""
+    found = []
+    for path in sorted(directory.glob(f"{_PREFIX}*{_SUFFIX}")):
+        try:
+            row = json.loads(path.read_text(encoding="utf-8"))
+            found.append(Request(str(row["host"]), str(row["server_port"]), path))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            notice("forget", str(path), f"{path} is no request to forget a server: {error}")
+    return found

@@ -1,0 +1,161 @@
+"""Everything that the journals of a host tell, kept current by one thread and read by many."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from hicache_obs import metrics as m
+from hicache_obs import runs
+from hicache_obs.exporter import view
+from hicache_obs.exporter.checkpoint import Labels, Series, counters
+from hicache_obs.exporter.directory import JournalDirectory
+from hicache_obs.exporter.fold import Run
+from hicache_obs.exporter.standing import FAILED_RUN_S, Standing, order, standing
+from hicache_obs.exporter.verdict import judge
+
+logger = logging.getLogger("hicache_obs.exporter")
+MAX_TOLD = 256
+"""Most problems kept; the oldest go."""
+Row = tuple[m.Metric, Labels, float]
+
+
+@dataclass(frozen=True)
+class View:
+    """What is served, unchanging: *gauges* by run (where labels agree the later row holds),
+    *counters* and *own* rows, and the *snapshot* for people."""
+
+    gauges: tuple[list[Row], ...]
+    counters: dict[Series, float]
+    own: list[Row]
+    snapshot: view.Snapshot
+
+
+class Host:
+    """Journal directories together. ``refresh`` is called by one thread only."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        failed_run_s: float = FAILED_RUN_S,
+        kept_runs: int = runs.MAX_DEAD_RUNS,
+        keep: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._boot = runs.boot_id()
+        self._failed_run_s = failed_run_s
+        self._kept_runs = kept_runs
+        self._clock = clock
+        self._problems: dict[str, int] = {}
+        self._told: dict[str, str] = {}
+        self._made: dict[str, tuple[object, list[Row], view.RankView]] = {}
+        self._known: tuple[object, ...] = ()
+        self.directories = [
+            JournalDirectory(path, self._boot, self.notice, keep=keep) for path in paths
+        ]
+        self.view = View((), {}, [], view.Snapshot(clock(), (), (), ()))
+
+    def not_ready(self) -> list[str]:
+        """A sentence on each directory, and each journal, that cannot be read."""
+        reasons = [f"{d.path} is {d.state}: {d.reason}" for d in self.directories if d.reason]
+        for directory in self.directories:
+            for name in sorted(directory.unreadable.copy()):
+                reasons.append(f"{directory.path / name} cannot be read")
+        return reasons
+
+    def refresh(self) -> None:
+        """Read what is new and make the view of it."""
+        died = [run for directory in self.directories for run in directory.look()]
+        gone = {id(run) for run in died}
+        if died:
+            judge(died, [r for r in self._runs() if not r.alive and id(r) not in gone])
+        now = self._clock()
+        stamp = (
+            *((d.version, d.state, d.reason, len(d.unreadable)) for d in self.directories),
+            sum(self._problems.values()),
+            now // 10,  # rows leave by age too, and people see a time
+        )
+        if stamp == self._known:
+            return
+        standings = standing(order(self._runs(), self._boot), now, self._failed_run_s)
+        for directory in self.directories:
+            directory.compact([one.run for one in standings], self._kept_runs)
+        self._make(standings, now)
+        self._known = stamp
+
+    def close(self) -> None:
+        """Let another exporter keep the directories."""
+        for directory in self.directories:
+            directory.close()
+
+    def _runs(self) -> Iterable[Run]:
+        return chain.from_iterable(list(d.runs.values()) for d in self.directories)
+
+    def _make(self, standings: list[Standing], now: float) -> None:
+        made = {}
+        for one in standings:
+            name = one.run.name.text
+            key = (one.run.version, one.metrics)
+            old = self._made.get(name)
+            made[name] = old if old is not None and old[0] == key else (key, *_made(one))
+        self._made = made
+        sums: dict[Series, float] = {}
+        for series, value in chain(
+            *(d.sums.sums.items() for d in self.directories), *map(counters, self._runs())
+        ):
+            sums[series] = sums.get(series, 0.0) + value
+        kept = [made[one.run.name.text] for one in standings]
+        self.view = View(
+            gauges=tuple(rows for _, rows, _ in kept),
+            counters=sums,
+            own=self._own(),
+            snapshot=view.Snapshot(
+                time=now,
+                servers=view.servers(standings, (rank for _, _, rank in kept)),
+                directories=tuple((str(d.path), d.state, d.reason) for d in self.directories),
+                problems=tuple(self._told.values()),
+            ),
+        )
+
+    def _own(self) -> list[Row]:
+        rows: list[Row] = []
+        for result in ("event", "skew", "broken"):
+            total = sum(d.lines[result] for d in self.directories)
+            rows.append((m.JOURNAL_LINES, (("result", result),), total))
+        live = sum(run.alive for run in self._runs())
+        dead = sum(len(d.sums.ended) for d in self.directories)
+        rows += [
+            (m.JOURNAL_RUNS, (("state", state),), float(count))
+            for state, count in (("live", live), ("dead", dead))
+        ]
+        for state in ("read", "waiting", "unreadable"):
+            count = sum(d.state == state for d in self.directories)
+            rows.append((m.JOURNAL_DIRECTORIES, (("state", state),), float(count)))
+        rows += [
+            (m.OBS_ERRORS, (("where", f"exporter_{where}"),), float(count))
+            for where, count in self._problems.items()
+        ]
+        return rows
+
+    def notice(self, where: str, key: str, text: str) -> None:
+        """A problem of ours: counted at *where*, each *key* logged and shown once."""
+        if key not in self._told:
+            logger.warning("%s", text)
+            self._told[key] = text
+            self._problems[where] = self._problems.get(where, 0) + 1
+            if len(self._told) > MAX_TOLD:
+                del self._told[next(iter(self._told))]
+
+
+def _made(one: Standing) -> tuple[list[Row], view.RankView]:
+    worker = one.run.labels
+    rows = [
+        (metric, (*worker, *zip(metric.labels, labels, strict=True)), value)
+        for (metric, labels), value in one.rows()
+    ]
+    return rows, view.rank_view(one)

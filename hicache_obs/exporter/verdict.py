@@ -1,0 +1,95 @@
+"""What the death of a run means that did not say so itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hicache_obs import metrics as m
+from hicache_obs.events import CallEntered
+from hicache_obs.exporter.fold import Failure, Run, Verdict
+from hicache_obs.metrics import Update
+
+CRASHED, OOM, PEER = "crashed_in_call", "oom_suspected", "peer"
+
+STAGES = {
+    "allocate": "allocation",
+    "pin": "pinning",
+    "setup": "setup",
+    "setup_dummy": "setup",
+    "warmup": "setup",
+}
+"""Stage by the api of the call that never came back; every other api registers."""
+
+
+def judge(died: list[Run], others: Iterable[Run]) -> None:
+    """Give each of *died* its verdict, but for those that a checkpoint says were judged.
+
+    *others* are all runs known to be dead before.
+    All of *died* were seen dead in one look, with their journals read to the end; so none of
+    them is known to have gone first. A run that had failed or crashed before a look is the
+    cause of what dies later in the same server start. Where nothing tells, the start is
+    ``unfinished``, which is no failure: a stop by SIGTERM leaves the same trace.
+    """
+    first = {run.launch for run in others if _failed(run)}
+    first |= {run.launch for run in died if run.failed or (run.judged and _failed(run))}
+    new = [run for run in died if not run.judged]
+    for run in new:
+        run.verdict = _verdict(run, run.launch in first)
+    crashed = {run.launch for run in new if _failed(run)}
+    for run in new:
+        if run.verdict and run.verdict.outcome == "unfinished" and run.launch in crashed:
+            run.verdict = Verdict("failure", "", PEER)
+    for run in died:
+        run.judged = True
+        _apply(run)
+
+
+def _failed(run: Run) -> bool:
+    return run.failed is not None or (
+        run.verdict is not None and run.verdict.cause in (CRASHED, OOM)
+    )
+
+
+def _verdict(run: Run, after_another: bool) -> Verdict | None:
+    call = next(reversed(run.calls.values()), None)
+    if run.failed is not None or (run.ready and call is None):
+        return None
+    if after_another:
+        return None if run.ready else Verdict("failure", "", PEER)
+    if call is None:
+        return Verdict("unfinished", "", "")
+    cause = OOM if _did_not_fit(call) else CRASHED
+    return Verdict("failure", STAGES.get(call.api, "registration"), cause)
+
+
+def _did_not_fit(call: CallEntered) -> bool:
+    """Whether the request went beyond the memory limit that was seen when the call began."""
+    return 0 < call.limit_bytes < call.used_bytes + call.bytes
+
+
+def _apply(run: Run) -> None:
+    """The rows and counts that follow from the verdict."""
+    verdict = run.verdict
+    if verdict is None:
+        return
+    if not run.ready:
+        run.apply(Update(m.WORKER_STARTS, tuple(verdict), 1.0))
+    call = next(reversed(run.calls.values()), None)
+    if call is None or verdict.cause not in (CRASHED, OOM):
+        return
+    mode = call.mode or (run.worker.mode if run.worker else "")
+    labels = (verdict.stage, mode, call.role, call.pool, call.allocator, "", verdict.cause)
+    run.apply(Update(m.FAILURE_ACTIVE, labels, 1.0))
+    run.failure = Failure(
+        time=call.since,
+        stage=verdict.stage,
+        mode=mode,
+        role=call.role,
+        pool=call.pool,
+        allocator=call.allocator,
+        bytes=call.bytes,
+        code="",
+        cause=verdict.cause,
+        error_type="",
+        error=f"the process ended inside {call.api}, without a word",
+    )

@@ -1,0 +1,319 @@
+"""What stands after a run's death: each cell of the design's table, and who supersedes whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from journals import (
+    BUILT,
+    ENTERED,
+    MISMATCH,
+    POOL,
+    READY,
+    REFUSED,
+    REGISTERED,
+    THE_BUG,
+    Worker,
+    served,
+    values,
+)
+
+from hicache_obs import events as ev
+from hicache_obs import metrics as m
+from hicache_obs.exporter.host import Host
+
+HOUR = 3600.0
+FAILURE = "hicache_failure_active"
+FULL_START = (
+    ev.PoolBuilt(**POOL, outcome="success", reason="", code="", mode="standalone", expected=True),  # type: ignore[arg-type]
+    ev.StoreSetUp(
+        outcome="success",
+        call=1,
+        api="setup_dummy",
+        backend="mooncake",
+        mode="standalone",
+        protocol="tcp",
+        code="0",
+        cause="",
+    ),
+    ev.PagesPinned(
+        outcome="success",
+        call=2,
+        role="draft",
+        pool="draft",
+        allocator="mooncake",
+        bytes=1,
+        code="0",
+        pinned_bytes=1,
+    ),
+    replace(REFUSED, call=3),
+    MISMATCH,
+    replace(REGISTERED, call=4),
+    ev.PoolRegistered(
+        outcome="success",
+        api="register_mem_pool_host",
+        mode="standalone",
+        role="draft",
+        pool="draft",
+        buffers=1,
+        bytes=1,
+    ),
+    replace(ENTERED, call=9),
+)
+GONE = (
+    "hicache_host_pool_bytes",
+    "hicache_host_pool_tokens",
+    "hicache_pinned_bytes",
+    "hicache_registered_bytes",
+    "hicache_call_in_progress_since_timestamp_seconds",
+    "hicache_pool_registered",
+)
+KEPT = (
+    "hicache_failure_active",
+    "hicache_allocator_mismatch",
+    "hicache_host_pool_info",
+    "hicache_store_info",
+    "hicache_pool_expected",
+    "hicache_worker_info",
+    "hicache_registration_last_failure_timestamp_seconds",
+    "hicache_registration_last_failure_bytes",
+)
+COUNTED = (
+    "hicache_host_pool_allocations_total",
+    "hicache_registrations_total",
+    "hicache_store_setups_total",
+    "hicache_pins_total",
+)
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_what_the_process_held_is_gone_with_it(
+    name: str, worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    run = worker().write(*FULL_START)
+    one = host()
+    assert values(one, name)
+    run.die()
+    one.refresh()
+    assert not values(one, name)
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("end", ["stays", "superseded", "retention", "forgotten"])
+def test_what_tells_why_is_kept_until_it_no_longer_matters(
+    name: str,
+    end: str,
+    worker: Callable[..., Worker],
+    host: Callable[..., Host],
+    tmp_path: Path,
+) -> None:
+    run = worker().write(*FULL_START)
+    now = [run.path.stat().st_mtime]
+    one = host(clock=lambda: now[0])
+    run.die()
+    one.refresh()
+    kept = served(one)[name]
+    assert kept
+    if end == "superseded":
+        worker(tp="7").write(READY)
+    elif end == "retention":
+        now[0] += 24 * HOUR + 1
+    elif end == "forgotten":
+        from hicache_obs.exporter import forgotten
+
+        forgotten.ask(tmp_path, "node", "30000")
+        now[0] += 11
+        one.refresh()
+    else:
+        now[0] += 23 * HOUR
+    one.refresh()
+    left = {labels: value for labels, value in served(one).get(name, {}).items() if labels in kept}
+    assert left == (kept if end == "stays" else {})
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_counters_stay(name: str, worker: Callable[..., Worker], host: Callable[..., Host]) -> None:
+    run = worker().write(*FULL_START)
+    now = [run.path.stat().st_mtime]
+    one = host(clock=lambda: now[0])
+    before = served(one)[name]
+    assert before
+    run.die()
+    one.refresh()
+    assert served(one)[name] == before
+    now[0] += 25 * HOUR
+    one.refresh()
+    assert served(one)[name] == before
+
+
+def test_a_worker_is_up_by_its_lock(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    run = worker()
+    one = host()
+    assert values(one, "hicache_worker_up") == [1]
+    run.die()
+    one.refresh()
+    assert values(one, "hicache_worker_up") == [0]
+
+
+def test_a_failure_stays_while_the_next_start_is_under_way(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker().write(*THE_BUG).die()
+    one = host()
+    assert values(one, FAILURE, cause="foreign_buffer") == [1]
+    again = worker()
+    one.refresh()
+    assert values(one, FAILURE, cause="foreign_buffer") == [1]
+    assert values(one, "hicache_allocator_mismatch") == [1]
+    again.write(BUILT)
+    one.refresh()
+    assert values(one, FAILURE, cause="foreign_buffer") == [1]
+    again.write(READY)
+    one.refresh()
+    assert values(one, FAILURE, cause="foreign_buffer") == []
+    assert values(one, "hicache_allocator_mismatch") == []
+
+
+def test_a_start_that_was_only_stopped_mends_nothing(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker().write(*THE_BUG).die()
+    worker().die()
+    one = host()
+    assert values(one, FAILURE, cause="foreign_buffer") == [1]
+
+
+def test_the_newest_failure_takes_the_place_of_an_older_one(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker().write(*THE_BUG).die()
+    other = replace(REFUSED, cause="client_unreachable", allocator="mooncake")
+    worker().write(BUILT, ENTERED, other).die()
+    one = host()
+    assert values(one, FAILURE, code="-1", cause="client_unreachable") == [1]
+    assert values(one, FAILURE, cause="foreign_buffer") == []
+
+
+def test_fixed_by_switching_eagle_off(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker().write(*THE_BUG).die()
+    target = replace(BUILT, role="target", pool="kv", allocator="mooncake")
+    worker().write(target, READY)
+    one = host()
+    assert [value for value in values(one, FAILURE) if value] == []
+    assert values(one, "hicache_host_pool_info", role="draft") == []
+    assert values(one, "hicache_host_pool_info", role="target") == [1]
+
+
+def test_tp8_to_tp4(worker: Callable[..., Worker], host: Callable[..., Host]) -> None:
+    for rank in range(8):
+        worker(tp=str(rank), launch="old").write(*THE_BUG).die()
+    one = host()
+    assert values(one, FAILURE, cause="foreign_buffer") == [1] * 8
+    for rank in range(4):
+        worker(tp=str(rank), launch="new").write(BUILT, READY)
+    one.refresh()
+    assert values(one, FAILURE, cause="foreign_buffer") == []
+    assert {dict(k)["tp_rank"] for k in served(one)["hicache_worker_info"]} == set("0123")
+
+
+def test_a_rank_that_is_ready_supersedes_no_rank_of_its_own_start(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker(tp="0", launch="one").write(*THE_BUG).die()
+    worker(tp="1", launch="one").write(READY)
+    one = host()
+    assert values(one, FAILURE, cause="foreign_buffer") == [1]
+
+
+def test_two_servers_on_one_host(worker: Callable[..., Worker], host: Callable[..., Host]) -> None:
+    worker(port="30000").write(*THE_BUG).die()
+    worker(port="30001").write(READY)
+    one = host()
+    assert values(one, FAILURE, server_port="30000", cause="foreign_buffer") == [1]
+    assert values(one, "hicache_worker_up", server_port="30001") == [1]
+
+
+def test_the_same_port_on_two_hosts(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker(host="a").write(*THE_BUG).die()
+    worker(host="b").write(READY)
+    assert values(host(), FAILURE, host="a", cause="foreign_buffer") == [1]
+
+
+def test_an_engine_without_a_port_stands_for_itself(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker(port="").write(*THE_BUG).die()
+    worker(port="").write(READY)
+    assert values(host(), FAILURE, cause="foreign_buffer") == [1]
+
+
+@pytest.mark.parametrize("shift", [-2 * HOUR, 2 * HOUR], ids=["back", "ahead"])
+def test_a_clock_that_jumps_decides_nothing(
+    shift: float, worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker(at=1000).write(*THE_BUG).die()
+    worker(at=1060, wall=1_700_001_060 + shift).write(READY)
+    assert values(host(), FAILURE, cause="foreign_buffer") == []
+
+
+@pytest.mark.parametrize("shift", [-2 * HOUR, 2 * HOUR], ids=["back", "ahead"])
+def test_a_good_start_before_a_jump_hides_no_failure_after_it(
+    shift: float, worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker(at=1000).write(READY).die()
+    worker(at=1060, wall=1_700_001_060 + shift).write(*THE_BUG).die()
+    assert values(host(), FAILURE, cause="foreign_buffer") == [1]
+
+
+def test_a_run_of_this_boot_is_newer_than_any_of_an_earlier_one(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker(boot="0" * 32, at=90_000, wall=1_900_000_000).write(*THE_BUG).die()
+    worker(at=5).write(READY)
+    assert values(host(), FAILURE, cause="foreign_buffer") == []
+
+
+def test_the_live_state_of_another_boot_is_ignored(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    """Its lock seems held: a directory that was restored or is shared between machines."""
+    worker(boot="0" * 32).write(*FULL_START)
+    one = host()
+    assert values(one, "hicache_worker_up") == [0]
+    assert values(one, "hicache_host_pool_bytes") == []
+
+
+def test_a_stop_by_sigterm_is_no_failure(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker().write(BUILT, replace(REGISTERED, call=7), READY).die()
+    worker(port="1").write(BUILT).die()
+    one = host()
+    assert [value for value in values(one, FAILURE) if value] == []
+    assert values(one, "hicache_worker_starts_total", outcome="failure") == []
+    assert values(one, "hicache_worker_starts_total", outcome="success") == [1]
+    assert values(one, "hicache_worker_starts_total", outcome="unfinished") == [1]
+
+
+def test_a_living_process_is_shown_though_a_newer_start_replaced_it(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker(tp="0").write(*FULL_START)
+    worker(tp="1").write(READY)
+    assert values(host(), "hicache_host_pool_bytes", tp_rank="0") == [POOL["held_bytes"]]
+
+
+def test_every_metric_of_a_worker_either_goes_or_stays() -> None:
+    named = {*GONE, *KEPT, "hicache_worker_up"}
+    gauges = {metric.name for metric in m.METRICS if metric.type == m.GAUGE}
+    assert {metric.name for metric in m.KEPT} == {*KEPT, "hicache_worker_up"}
+    assert named <= gauges
