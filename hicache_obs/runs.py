@@ -162,7 +162,7 @@ def choose_state_dir(config: Config) -> Path:
     try:
         return _writable(SYSTEM_STATE_DIR, config)
     except OSError as error:
-        fallback = _writable(_user_state_dir(), config)
+        fallback = _writable(user_state_dir(), config)
         faults.logger.warning(
             "hicache-obs: %s is not writable (%s); journals go to %s. Set HICACHE_OBS_STATE_DIR "
             "to a directory that the exporter reads too.",
@@ -173,7 +173,12 @@ def choose_state_dir(config: Config) -> Path:
         return fallback
 
 
-def _user_state_dir() -> Path:
+def user_state_dir() -> Path:
+    """Where a user without ``/var/lib/hicache-obs`` writes.
+
+    Raises:
+        FileNotFoundError: the user has no home directory.
+    """
     base = os.environ.get("XDG_STATE_HOME")
     if base:
         return Path(base) / "hicache-obs"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hicache_obs import metrics as m
 from hicache_obs.events import CallEntered
-from hicache_obs.exporter.fold import Failure, Run, Verdict
+from hicache_obs.exporter.fold import Failure, Run, Verdict, active
 from hicache_obs.metrics import Update
 
 CRASHED, OOM, PEER = "crashed_in_call", "oom_suspected", "peer"
@@ -31,7 +31,7 @@ def judge(died: list[Run], others: Iterable[Run]) -> None:
     ``unfinished``, which is no failure: a stop by SIGTERM leaves the same trace.
     """
     first = {run.launch for run in others if _failed(run)}
-    first |= {run.launch for run in died if run.failed or (run.judged and _failed(run))}
+    first |= {run.launch for run in died if _failed(run)}
     new = [run for run in died if not run.judged]
     for run in new:
         run.verdict = _verdict(run, run.launch in first)
@@ -45,15 +45,19 @@ def judge(died: list[Run], others: Iterable[Run]) -> None:
 
 
 def _failed(run: Run) -> bool:
-    return run.failed is not None or (
-        run.verdict is not None and run.verdict.cause in (CRASHED, OOM)
-    )
+    """Whether the run has a failure of its own, which its peers may have died of."""
+    if run.failed is not None or any(active(run, m.FAILURE_ACTIVE)):
+        return True
+    return run.verdict is not None and run.verdict.cause in (CRASHED, OOM)
 
 
 def _verdict(run: Run, after_another: bool) -> Verdict | None:
     call = next(reversed(run.calls.values()), None)
     if run.failed is not None or (run.ready and call is None):
         return None
+    if not run.ready and run.failure is not None and any(active(run, m.FAILURE_ACTIVE)):
+        # It failed, and was killed before its exception got out of the scheduler.
+        return Verdict("failure", run.failure.stage, run.failure.cause)
     if after_another:
         return None if run.ready else Verdict("failure", "", PEER)
     if call is None:

@@ -76,6 +76,19 @@ def test_ranks_that_die_because_another_failed(
     assert [v for v in values(one, FAILURE) if v] == values(one, FAILURE, cause="foreign_buffer")
 
 
+def test_a_rank_that_failed_too_and_was_killed_before_it_could_say_so(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    first = worker(tp="0", launch="one").write(*THE_BUG)
+    second = worker(tp="1", launch="one").write(*THE_BUG[:-1])
+    first.die()
+    second.die()
+    one = host()
+    told = {"outcome": "failure", "stage": "registration", "cause": "foreign_buffer"}
+    assert values(one, STARTS, **told) == [1, 1]
+    assert values(one, STARTS) == [1, 1]
+
+
 def test_another_server_is_no_peer(
     worker: Callable[..., Worker], host: Callable[..., Host]
 ) -> None:

@@ -1,0 +1,221 @@
+"""``hicache-obs exporter``: one process a host that serves what the journals tell."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from hicache_obs.cli.directories import journal_directories
+from hicache_obs.exporter.host import Host
+from hicache_obs.exporter.standing import FAILED_RUN_S
+from hicache_obs.exporter.watch import Watcher
+from hicache_obs.exporter.web import App, Web, serve
+from hicache_obs.runs import MAX_DEAD_RUNS
+
+logger = logging.getLogger("hicache_obs.exporter")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+class Duration(click.ParamType[float]):
+    """A duration as Prometheus writes it (``24h``, ``90m``, ``7d``), in seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d{1,9})([smhd])", str(value))
+        if match is None:
+            self.fail(f"{value!r} is no duration; write for example 90m, 24h or 7d", param, ctx)
+        return float(int(match[1]) * _UNITS[match[2]])
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    """``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT`` (all addresses)."""
+
+    name = "address"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, colon, port = str(value).rpartition(":")
+        number = int(port) if port.isascii() and port.isdigit() else -1
+        bare = ":" in host and not (host.startswith("[") and host.endswith("]"))
+        if not colon or not 0 <= number <= 65535 or bare:
+            text = f"{value!r} is no address; write HOST:PORT, [IPV6]:PORT or :PORT"
+            self.fail(text, param, ctx)
+        return host.strip("[]"), number
+
+
+@click.command()
+@journal_directories
+@click.option(
+    "--web.listen-address",
+    "address",
+    type=Address(),
+    default="127.0.0.1:9748",
+    show_default=True,
+    help="Address to serve on.",
+)
+@click.option(
+    "--web.telemetry-path",
+    "metrics_path",
+    default="/metrics",
+    show_default=True,
+    help="Path of the metrics.",
+)
+@click.option(
+    "--web.show-messages",
+    "show_messages",
+    is_flag=True,
+    help="Show the texts of exceptions on the status page; without it only on a loopback address.",
+)
+@click.option(
+    "--web.tls-cert",
+    "certificate",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Certificate: serve HTTPS.",
+)
+@click.option(
+    "--web.tls-key",
+    "key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Key of the certificate.",
+)
+@click.option(
+    "--web.tls-client-ca",
+    "client_ca",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Only answer clients with a certificate signed by this one.",
+)
+@click.option(
+    "--retention.failed-run",
+    "failed_run_s",
+    type=Duration(),
+    default=FAILED_RUN_S,
+    show_default="24h",
+    help="How long the failure of an ended run stays when no newer run supersedes it.",
+)
+@click.option(
+    "--retention.runs",
+    "kept_runs",
+    type=click.IntRange(min=0),
+    default=MAX_DEAD_RUNS,
+    show_default=True,
+    help="Ended runs whose journals are kept, a directory.",
+)
+@click.option(
+    "--log.level",
+    "level",
+    type=click.Choice(_LEVELS),
+    default="info",
+    show_default=True,
+    help="Least level that is logged.",
+)
+@click.option(
+    "--log.format",
+    "log_format",
+    type=click.Choice(["logfmt", "json"]),
+    default="logfmt",
+    show_default=True,
+    help="How lines are written to stderr.",
+)
+def exporter(
+    *,
+    directories: tuple[Path, ...],
+    address: tuple[str, int],
+    metrics_path: str,
+    show_messages: bool,
+    certificate: Path | None,
+    key: Path | None,
+    client_ca: Path | None,
+    failed_run_s: float,
+    kept_runs: int,
+    level: str,
+    log_format: str,
+) -> None:
+    """Follow the journals of this host and serve them: /metrics, a status page at /,
+    /-/healthy and /-/ready.
+
+    Run one a host (or a pod). It needs neither SGLang nor Mooncake. A directory that is not
+    there yet is waited for. Ends with 0 after SIGTERM or SIGINT, 1 if it cannot serve, 2 on a bad
+    flag.
+
+    Example: hicache-obs exporter --journal.dir /var/lib/hicache-obs --web.listen-address :9748
+    """
+    _check(metrics_path, certificate, key, client_ca)
+    _log(level, log_format)
+    web = Web(*address, metrics_path, show_messages, certificate, key, client_ca)
+    host = Host(directories, failed_run_s=failed_run_s, kept_runs=kept_runs)
+    watcher = Watcher(host)
+    try:
+        server = serve(App(host, watcher, web), web)
+    except OSError as error:
+        where = f"{web.host}:{web.port}"
+        click.echo(f"hicache-obs exporter: cannot serve on {where}: {error}", err=True)
+        sys.exit(1)
+    leave = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        leave.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    watcher.start()
+    scheme = "https" if certificate else "http"
+    logger.info("serving %s://%s:%d%s", scheme, web.host or "*", server.server_port, metrics_path)
+    leave.wait()
+    server.shutdown()
+    watcher.stop()
+    host.close()
+
+
+def _check(
+    metrics_path: str, certificate: Path | None, key: Path | None, client_ca: Path | None
+) -> None:
+    if not metrics_path.startswith("/") or metrics_path in ("/", "/-/healthy", "/-/ready"):
+        text = f"{metrics_path!r} cannot be the path of the metrics; write for example /metrics"
+        raise click.UsageError(text)
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--web.tls-cert and --web.tls-key go together")
+    if client_ca is not None and certificate is None:
+        raise click.UsageError("--web.tls-client-ca needs --web.tls-cert and --web.tls-key")
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        row = {
+            "ts": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "msg": record.getMessage(),
+        }
+        return json.dumps(row)
+
+
+class _Logfmt(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        time = self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z")
+        message = json.dumps(record.getMessage(), ensure_ascii=False)
+        return f"ts={time} level={record.levelname.lower()} msg={message}"
+
+
+def _log(level: str, log_format: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Json() if log_format == "json" else _Logfmt())
+    root = logging.getLogger("hicache_obs")
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    root.propagate = False
