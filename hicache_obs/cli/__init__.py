@@ -7,6 +7,8 @@ import click
 from hicache_obs import __version__
 from hicache_obs.cli.demo import demo
 from hicache_obs.cli.doctor import doctor
+from hicache_obs.cli.explain import explain
+from hicache_obs.cli.exporter import exporter
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -20,5 +22,5 @@ def main() -> None:
     """
 
 
-main.add_command(demo)
-main.add_command(doctor)
+for command in (demo, doctor, explain, exporter):
+    main.add_command(command)

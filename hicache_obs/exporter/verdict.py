@@ -95,5 +95,15 @@ def _apply(run: Run) -> None:
         code="",
         cause=verdict.cause,
         error_type="",
-        error=f"the process ended inside {call.api}, without a word",
+        error=_told(call),
     )
+
+
+def _told(call: CallEntered) -> str:
+    text = f"the process ended inside {call.api}, without a word"
+    if call.limit_bytes:
+        text += (
+            f"; it asked for {call.bytes} bytes with {call.used_bytes} of {call.limit_bytes} "
+            f"in use ({call.limit_source} limit)"
+        )
+    return text
