@@ -7,8 +7,11 @@ import click
 from hicache_obs import __version__
 from hicache_obs.cli.demo import demo
 from hicache_obs.cli.doctor import doctor
+from hicache_obs.cli.events import events
 from hicache_obs.cli.explain import explain
 from hicache_obs.cli.exporter import exporter
+from hicache_obs.cli.forget import forget
+from hicache_obs.cli.status import status
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,5 +25,5 @@ def main() -> None:
     """
 
 
-for command in (demo, doctor, explain, exporter):
+for command in (demo, doctor, events, explain, exporter, forget, status):
     main.add_command(command)

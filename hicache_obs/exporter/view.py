@@ -132,7 +132,7 @@ def rank_view(one: Standing) -> RankView:
     failures = _failures(run)
     return RankView(
         run=run.name.text,
-        rank=_rank(run),
+        rank=rank_name(*run.rank),
         pid=run.name.pid,
         alive=run.alive,
         state=_state(run, failures),
@@ -158,9 +158,10 @@ def rank_view(one: Standing) -> RankView:
     )
 
 
-def _rank(run: Run) -> str:
-    names = ("tp", "pp", "dp")
-    return " ".join(f"{name}{value}" for name, value in zip(names, run.rank, strict=True) if value)
+def rank_name(*ranks: str) -> str:
+    """The ranks tp, pp and dp as ``tp0 pp0``; one that SGLang does not have is left out."""
+    named = zip(("tp", "pp", "dp"), ranks, strict=True)
+    return " ".join(f"{name}{value}" for name, value in named if value)
 
 
 def _state(run: Run, failures: tuple[Failure, ...]) -> str:

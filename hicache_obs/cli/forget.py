@@ -1,0 +1,67 @@
+"""``hicache-obs forget``: a server that will not come back."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hicache_obs.cli.directories import journal_directories
+from hicache_obs.exporter import forgotten
+from hicache_obs.exporter.host import Host
+
+
+@click.command()
+@click.argument("server", metavar="HOST:PORT")
+@journal_directories
+def forget(server: str, directories: tuple[Path, ...]) -> None:
+    """Forget a decommissioned server: its failures, its info and its counters.
+
+    The exporter that keeps the directory obeys within ten seconds; without one the request waits
+    for it. Ends with 0 if the request was left, 1 if the server still runs, 2 if it is not known.
+    A server without a port is named by its host alone.
+
+    Example: hicache-obs forget gpu-node-07:30000
+    """
+    name, colon, port = server.rpartition(":")
+    name, port = (name, port) if colon else (server, "")
+    name = name.strip("[]")
+    host = Host(directories, keep=False)
+    host.refresh()
+    known = _known(host)
+    where = known.get((name, port))
+    if not where:
+        names = ", ".join(sorted(f"{h}:{p}" if p else h for h, p in known)) or "none"
+        click.echo(f"hicache-obs forget: {server!r} is not known; known servers: {names}", err=True)
+        sys.exit(2)
+    alive = [
+        run.name.pid
+        for directory in host.directories
+        for run in directory.runs.values()
+        if run.alive and (run.server.host, run.server.port) == (name, port)
+    ]
+    if alive:
+        pids = ", ".join(map(str, alive))
+        click.echo(f"hicache-obs forget: {server} still runs (pid {pids}); stop it first", err=True)
+        sys.exit(1)
+    for path in where:
+        try:
+            forgotten.ask(path, name, port)
+        except OSError as error:
+            click.echo(f"hicache-obs forget: {path} cannot be written: {error.strerror}", err=True)
+            sys.exit(2)
+        click.echo(f"{server}: the exporter that keeps {path} forgets it within ten seconds")
+
+
+def _known(host: Host) -> dict[tuple[str, str], list[Path]]:
+    """The servers that journals or checkpoints tell of, and in which directories."""
+    found: dict[tuple[str, str], list[Path]] = {}
+    for directory in host.directories:
+        here = {(run.server.host, run.server.port) for run in directory.runs.values()}
+        for _, labels in directory.sums.sums:
+            row = dict(labels)
+            here.add((row.get("host", ""), row.get("server_port", "")))
+        for server in here - {("", "")}:
+            found.setdefault(server, []).append(directory.path)
+    return found

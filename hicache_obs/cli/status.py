@@ -1,0 +1,177 @@
+"""``hicache-obs status``: what the status page shows, read from the journals, in a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hicache_obs.cli.directories import journal_directories
+from hicache_obs.exporter.directory import READ
+from hicache_obs.exporter.host import Host
+from hicache_obs.exporter.page import FailingServer, age, failing, size, when
+from hicache_obs.exporter.view import FAILING, ServerView, Snapshot
+
+_REGISTERED = {True: "yes", False: "no", None: "not needed"}
+_COLOURS = {"failing": "bold red", "starting": "yellow", "up": "green", "stopped": "dim"}
+
+
+@click.command()
+@journal_directories
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def status(directories: tuple[Path, ...], as_json: bool) -> None:
+    """Show failing servers and why, then every host pool by server and rank.
+
+    Reads the journals itself; an exporter need not run. Ends with 0 if nothing fails, 1 if a
+    server does (or has an allocator whose registration will be refused), 2 if no journal
+    directory can be read. Piped, it prints a line a fact, separated by tabs; the first column says
+    what it is: server, failure, mismatch, call, pool, directory.
+
+    Example: hicache-obs status --json
+    """
+    host = Host(directories, keep=False)
+    host.refresh()
+    snapshot = host.view.snapshot
+    if all(state != READ for _, state, _ in snapshot.directories):
+        for path, state, reason in snapshot.directories:
+            click.echo(f"hicache-obs status: {path} is {state}: {reason}", err=True)
+        sys.exit(2)
+    console = Console(highlight=False)
+    if as_json:
+        click.echo(json.dumps(_plain(snapshot), indent=2))
+    elif console.is_terminal:
+        _print(console, snapshot)
+    else:
+        for line in _lines(snapshot):
+            click.echo("\t".join(" ".join(part.split()) for part in line))
+    for text in () if as_json else snapshot.problems:
+        click.echo(f"hicache-obs status: {text}", err=True)
+    sys.exit(any(_fails(server) for server in snapshot.servers))
+
+
+def _fails(server: ServerView) -> bool:
+    return server.state == FAILING or any(
+        mismatch.harmful for rank in server.ranks for mismatch in rank.mismatches
+    )
+
+
+def _name(server: ServerView) -> str:
+    return f"{server.host}:{server.port}" if server.port else server.host
+
+
+def _plain(snapshot: Snapshot) -> dict[str, Any]:
+    """The snapshot as JSON can carry it; keys are those of ``exporter.view``."""
+    servers = []
+    for server in snapshot.servers:
+        ranks = [
+            vars(rank)
+            | {
+                name: [row._asdict() for row in getattr(rank, name)]
+                for name in ("failures", "mismatches", "pools", "calls")
+            }
+            for rank in server.ranks
+        ]
+        servers.append(vars(server) | {"ranks": ranks})
+    directories = [
+        {"path": path, "state": state, "reason": reason}
+        for path, state, reason in snapshot.directories
+    ]
+    return {
+        "v": 1,
+        "time": snapshot.time,
+        "servers": servers,
+        "directories": directories,
+        "problems": list(snapshot.problems),
+    }
+
+
+def _lines(snapshot: Snapshot) -> Iterator[tuple[str, ...]]:
+    for server in snapshot.servers:
+        name = _name(server)
+        yield "server", name, server.state, server.model_name
+        for rank in server.ranks:
+            for f in rank.failures:
+                where = (f.stage, f.mode, f.role, f.pool, f.allocator, str(f.bytes), f.code)
+                yield "failure", name, rank.rank, *where, f.cause, f.error_type, f.error
+            for m in rank.mismatches:
+                harm = "harmful" if m.harmful else "harmless"
+                yield "mismatch", name, rank.rank, m.role, m.pool, m.expected, m.actual, harm
+            for c in rank.calls:
+                yield "call", name, rank.rank, c.api, c.role, c.pool, str(c.bytes), when(c.since)
+            for p in rank.pools:
+                facts = (p.role, p.pool, p.allocator, str(p.bytes), _REGISTERED[p.registered])
+                yield "pool", name, rank.rank, rank.state, *facts
+    for path, state, reason in snapshot.directories:
+        yield "directory", path, state, reason
+
+
+def _print(console: Console, snapshot: Snapshot) -> None:
+    for server in snapshot.servers:
+        if server.state == FAILING:
+            _print_failing(console, failing(server), snapshot.time)
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    table.add_column("server", overflow="fold")
+    for column in ("rank", "state", "role", "pool", "allocator"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("registered")
+    for server in snapshot.servers:
+        for rank in server.ranks:
+            state = Text(rank.state, style=_COLOURS[rank.state])
+            start = (Text(_name(server)), Text(rank.rank), state)
+            for p in rank.pools:
+                pool = (Text(p.role), Text(p.pool), Text(p.allocator))
+                table.add_row(*start, *pool, size(p.bytes), _REGISTERED[p.registered])
+            if not rank.pools:
+                table.add_row(*start)
+    if snapshot.servers:
+        console.print(table)
+    else:
+        console.print("No server has written a journal here (hicache-obs doctor looks why).")
+    for server in snapshot.servers:
+        for rank in server.ranks:
+            for c in rank.calls:
+                since = age(c.since, snapshot.time)
+                where = f"{_name(server)} {rank.rank}: {c.api} {c.role} {c.pool}"
+                text = f"in progress  {where} {size(c.bytes)}, entered {since}"
+                console.print(Text(text, style="yellow"), soft_wrap=True)
+    for path, state, reason in snapshot.directories:
+        if state != READ:
+            console.print(Text(f"{path} is {state}: {reason}", style="yellow"))
+
+
+def _print_failing(console: Console, one: FailingServer, now: float) -> None:
+    console.print(Text(f"{_name(one.server)} is failing", style="bold red"))
+    for told in one.told:
+        f = told.failure
+        of = f" of the {f.role} host pool (pool {f.pool})" if f.pool else ""
+        console.print(Text(f"  {f.stage or 'start'}{of}: {f.cause}", style="bold"))
+        facts = {
+            "ranks": told.ranks,
+            "when": f"{when(told.time)} ({age(told.time, now)})" if told.time else "",
+            "allocator": f.allocator,
+            "bytes": f"{size(f.bytes)} ({f.bytes})" if f.bytes else "",
+            "code": f.code,
+            "store": f.mode,
+            "versions": told.versions,
+        }
+        for key, value in facts.items():
+            if value:
+                console.print(Text(f"    {key:10}{value}"))
+        if f.error_type or f.error:
+            console.print(Text(f"    {f.error_type}: {f.error}", style="dim"))
+        console.print(Text(f"    means     {told.cause.meaning}"))
+        console.print(Text(f"    do        {told.cause.action}", style="green"))
+    for m in one.mismatches:
+        text = f"  the {m.role} pool ({m.pool}) has {m.actual} where {m.expected} is needed"
+        console.print(Text(text, style="yellow"))
+    if one.peers:
+        console.print(Text(f"  ended because another rank had failed: {one.peers}", style="dim"))
+    console.print()
