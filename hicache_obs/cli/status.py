@@ -116,12 +116,21 @@ def _print(console: Console, snapshot: Snapshot) -> None:
     for server in snapshot.servers:
         if server.state == FAILING:
             _print_failing(console, failing(server), snapshot.time)
-    table = Table(box=None, padding=(0, 1), header_style="dim")
+    if snapshot.servers:
+        console.print(_pools(snapshot))
+    else:
+        console.print("No server has written a journal here (hicache-obs doctor looks why).")
+    for text in _notes(snapshot):
+        console.print(Text(text, style="yellow"), soft_wrap=True)
+
+
+def _pools(snapshot: Snapshot) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("server", overflow="fold")
     for column in ("rank", "state", "role", "pool", "allocator"):
         table.add_column(column, no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("registered")
+    table.add_column("registered", no_wrap=True)
     for server in snapshot.servers:
         for rank in server.ranks:
             state = Text(rank.state, style=_COLOURS[rank.state])
@@ -131,20 +140,19 @@ def _print(console: Console, snapshot: Snapshot) -> None:
                 table.add_row(*start, *pool, size(p.bytes), _REGISTERED[p.registered])
             if not rank.pools:
                 table.add_row(*start)
-    if snapshot.servers:
-        console.print(table)
-    else:
-        console.print("No server has written a journal here (hicache-obs doctor looks why).")
+    return table
+
+
+def _notes(snapshot: Snapshot) -> Iterator[str]:
+    """Calls in progress, and directories that cannot be read."""
     for server in snapshot.servers:
         for rank in server.ranks:
             for c in rank.calls:
-                since = age(c.since, snapshot.time)
-                where = f"{_name(server)} {rank.rank}: {c.api} {c.role} {c.pool}"
-                text = f"in progress  {where} {size(c.bytes)}, entered {since}"
-                console.print(Text(text, style="yellow"), soft_wrap=True)
+                where = f"{_name(server)} {rank.rank}: {c.api} {c.role} {c.pool} {size(c.bytes)}"
+                yield f"in progress  {where}, entered {age(c.since, snapshot.time)}"
     for path, state, reason in snapshot.directories:
         if state != READ:
-            console.print(Text(f"{path} is {state}: {reason}", style="yellow"))
+            yield f"{path} is {state}: {reason}"
 
 
 def _print_failing(console: Console, one: FailingServer, now: float) -> None:
