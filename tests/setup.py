@@ -29,6 +29,8 @@ DEBIAN = {
     "liburing2": ("lib:liburing.so.2", "everything that starts Mooncake"),
     "libjemalloc2": ("lib:libjemalloc.so.2", "everything that starts Mooncake"),
     "prometheus": ("program:promtool", "the checks of the exposition by promtool"),
+    "chromium": ("program:chromium", "the tests of the status page in a browser"),
+    "chromium-driver": ("program:chromedriver", "the tests of the status page in a browser"),
     "e2fsprogs": ("program:mkfs.ext4", "the test of a frozen file system"),
 }
 FETCH = {"lint": [], "demo": ["0.5.14"], "test": ["--sample"], "all": ["--all"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Collection
@@ -15,6 +16,7 @@ from hicache_obs.exporter.tail import JournalTail
 from hicache_obs.runs import MAX_DEAD_RUNS, RunName
 from hicache_obs.wire import JournalLineError, Record
 
+logger = logging.getLogger("hicache_obs.exporter")
 READ, WAITING, UNREADABLE = "read", "waiting", "unreadable"
 Notice = Callable[[str, str, str], None]
 """Called as ``notice(where, key, text)``: counts a problem at *where*, logs each *key* once."""
@@ -57,7 +59,10 @@ class JournalDirectory:
             return self._cannot(WAITING, "it does not exist yet")
         except OSError as error:
             return self._cannot(UNREADABLE, error.strerror or str(error))
-        self.state, self.reason = READ, ""
+        if self.state != READ:
+            self.state, self.reason = READ, ""
+            self.version += 1
+            logger.info("%s is read", self.path)
         self._load()
         names = {name.removesuffix(".jsonl") for name in entries if name.endswith(".jsonl")}
         for name in sorted(names - self.runs.keys() - self.sums.ended.keys()):
@@ -68,8 +73,7 @@ class JournalDirectory:
         if (state, reason) != (self.state, self.reason):
             self.state, self.reason = state, reason
             self.version += 1
-            key = f"{self.path} {self.version}"
-            self._notice("journal_dir", key, f"{self.path} is {state}: {reason}")
+            logger.warning("%s is %s: %s", self.path, state, reason)
         return []
 
     def _begin(self, name: str) -> None:

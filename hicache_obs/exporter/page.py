@@ -47,7 +47,7 @@ class FailingServer:
 
 def render(snapshot: Snapshot, *, show_messages: bool) -> str:
     """The page. Texts of exceptions only with *show_messages*: they may name hosts and paths."""
-    return _template().render(
+    page = _template().render(
         snapshot=snapshot,
         counts=[(s, sum(x.state == s for x in snapshot.servers)) for s in STATES],
         failing=[failing(s) for s in snapshot.servers if s.state == FAILING],
@@ -58,6 +58,7 @@ def render(snapshot: Snapshot, *, show_messages: bool) -> str:
         show_messages=show_messages,
         version=__version__,
     )
+    return page.lstrip()
 
 
 def failing(server: ServerView) -> FailingServer:

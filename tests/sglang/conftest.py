@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,14 +145,3 @@ def left(directory: Path) -> str:
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(directory))
     return generate_latest(registry).decode()
-
-
-@pytest.fixture
-def promtool() -> str:
-    """The real promtool; without it the test cannot say anything."""
-    found = shutil.which("promtool")
-    if found is None and os.environ.get("CI"):
-        pytest.fail("promtool is not installed (Debian package prometheus)")
-    if found is None:
-        pytest.skip("promtool is not installed (Debian package prometheus)")
-    return str(found)
