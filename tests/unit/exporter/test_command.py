@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -31,15 +32,19 @@ class Exporter:
         command = [sys.executable, "-m", "hicache_obs.cli", "exporter"]
         if not any(flag.startswith("--web.listen-address") for flag in flags):
             command.append("--web.listen-address=127.0.0.1:0")
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - see close
         self.process = subprocess.Popen(
-            [*command, *flags], stderr=subprocess.PIPE, text=True, env=os.environ | (env or {})
+            [*command, *flags], stderr=self._stderr, env=os.environ | (env or {})
         )
-        assert self.process.stderr is not None
-        self.log = [self.process.stderr.readline()]
-        while not (match := re.search(r"serving (https?)://([^/]*):(\d+)/", self.log[-1])):
-            self.log.append(self.process.stderr.readline())
-            assert self.log[-1], self.log
+        while not (match := re.search(r"serving (https?)://([^/]*):(\d+)/", "".join(self.log))):
+            assert self.process.poll() is None, self.log
+            time.sleep(0.01)
         self.scheme, self.port = match[1], int(match[3])
+
+    @property
+    def log(self) -> list[str]:
+        size = os.fstat(self._stderr.fileno()).st_size
+        return os.pread(self._stderr.fileno(), size, 0).decode().splitlines()
 
     def get(self, path: str, context: ssl.SSLContext | None = None) -> tuple[int, str]:
         url = f"{self.scheme}://127.0.0.1:{self.port}{path}"
@@ -60,9 +65,10 @@ class Exporter:
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> int:
         self.process.send_signal(number)
-        _, rest = self.process.communicate(timeout=10)
-        self.log += rest.splitlines(keepends=True)
-        return self.process.returncode
+        return self.process.wait(timeout=10)
+
+    def close(self) -> None:
+        self._stderr.close()
 
 
 @pytest.fixture
@@ -77,6 +83,7 @@ def exporter() -> Iterator[Callable[..., Exporter]]:
     for one in made:
         if one.process.returncode is None:
             one.end()
+        one.close()
 
 
 FAILED = r'hicache_failure_active\{.*cause="foreign_buffer".*\} 1'
@@ -131,7 +138,7 @@ def test_a_directory_that_is_not_there_yet(
     assert one.get("/-/ready")[0] == 200
     one.end(signal.SIGTERM)
     told = [line.partition(f"{later} ")[2] for line in one.log if f"{later} " in line]
-    assert told == ['is waiting: it does not exist yet"\n', 'is read"\n']
+    assert told == ['is waiting: it does not exist yet"', 'is read"']
 
 
 def test_it_needs_no_sglang_torch_or_mooncake() -> None:
