@@ -32,7 +32,11 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(Event):
-    """What every event that ends something tells."""
+    """What every event that ends something tells.
+
+    *outcome* is ``success``, ``failure``, or ``interrupted`` where Ctrl-C or an exit passed
+    through: that says nothing of HiCache.
+    """
 
     outcome: str
     duration_s: float = 0.0
@@ -41,11 +45,11 @@ class Outcome(Event):
 
     @property
     def failed(self) -> bool:
-        return self.outcome != "success"
+        return self.outcome == "failure"
 
     @property
     def durable(self) -> bool:
-        return self.failed
+        return self.outcome != "success"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +176,25 @@ class CallReturned(Outcome):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CallRefused(Outcome):
+    """A native call failed; why is still being found out, and the event that ends it follows.
+
+    It changes no metric. Should the process be killed meanwhile, this is what is known.
+    """
+
+    kind: ClassVar[str] = "call_refused"
+    call: int
+    api: str
+    mode: str
+    role: str
+    pool: str
+    allocator: str
+    bytes: int
+    code: str
+    cause: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class AllocatorChosen(Event):
     """``get_allocator_from_storage`` answered. *reason* is "" unless it fell back."""
 
@@ -236,7 +259,8 @@ class PoolBuilt(Outcome, PoolFacts):
     """A host pool's constructor came back.
 
     *reason* and *code* say why it failed (the code of a failed page-locking); *expected* is
-    whether the pool should be registered, None if that is not known yet.
+    whether the pool should be registered, None if that is not known yet; *mended* lists the
+    ``(mode, allocator, code, cause)`` of earlier failures of the pool that this success ends.
     """
 
     kind: ClassVar[str] = "pool"
@@ -244,16 +268,29 @@ class PoolBuilt(Outcome, PoolFacts):
     code: str
     mode: str
     expected: bool | None
+    mended: tuple[tuple[str, str, str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolNamed(PoolFacts):
+    """A pool that stands got another role or name by later evidence (the PoolName given at its
+    registration). The release of its old name comes before."""
+
+    kind: ClassVar[str] = "pool_named"
+    mode: str
+    expected: bool | None
+    pinned_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolReleased(PoolFacts):
-    """A pool was destroyed or collected; the totals are what is left."""
+    """A pool was destroyed, collected or renamed; the totals are what is left."""
 
     kind: ClassVar[str] = "pool_released"
     mode: str
     how: str
     registered_bytes: int
+    pinned_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,10 +389,12 @@ KINDS: dict[str, type[Event]] = {
         DraftBuilderReported,
         CallEntered,
         CallReturned,
+        CallRefused,
         AllocatorChosen,
         SegmentAllocated,
         PagesPinned,
         PoolBuilt,
+        PoolNamed,
         PoolReleased,
         MismatchSeen,
         StoreSetUp,

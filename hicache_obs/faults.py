@@ -33,10 +33,16 @@ def count(where: str, error: BaseException | str) -> None:
 
 
 def _text(error: BaseException) -> str:
+    said = text_of(error)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says, "" for one whose ``__str__`` raises."""
     try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - an exception whose __str__ raises
-        return type(error).__name__
+        return str(error)
+    except Exception:  # noqa: BLE001 - somebody else's code
+        return ""
 
 
 def _forget_in_child() -> None:

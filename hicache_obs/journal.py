@@ -50,6 +50,7 @@ class JournalWriter:
         self._torn = False
         self._full = False
         self._stalled = False
+        self._threadless = False
         self._lost = 0
         self._last_loss = ""
         self._pid = os.getpid()
@@ -57,7 +58,16 @@ class JournalWriter:
         self.directory: Path | None = None
 
     def start(self) -> None:
-        self._thread.start()
+        """Start the writer's thread.
+
+        Raises:
+            RuntimeError: the process may not start one; every line is counted as lost then.
+        """
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._threadless = True
+            raise
         atexit.register(self.flush)
 
     def append(self, line: bytes, *, wait: bool, sync: bool = False) -> bool:
@@ -76,6 +86,9 @@ class JournalWriter:
         In two steps, so that a lock can give lines their order without being held while the
         disk is slow. A line that is not *counted* is no loss when it fails.
         """
+        if self._threadless:
+            self._lose("the process may not start a thread", counted)
+            return _no
         if len(self._jobs) >= MAX_BACKLOG:
             self._lose("backlog full: the state directory does not answer", counted)
             return _no

@@ -146,8 +146,12 @@ class Ledger:
     def rename_pool(self, pool_id: int, role: str, pool: str) -> None:
         """Later evidence of role and name wins (the PoolName given at registration)."""
         known = self._pools.get(pool_id)
-        if known is not None:
-            known.key = known.key._replace(role=role, pool=pool)
+        if known is None:
+            return
+        known.key = known.key._replace(role=role, pool=pool)
+        for address, (size, _, _) in list(self._pinned.items()):
+            if _inside(address, known.ranges):
+                self._pinned[address] = (size, role, pool)
 
     def held(self, key: PoolKey) -> tuple[int, int]:
         """Bytes and tokens now held under *key*; memory shared by two pools counts once."""
@@ -181,6 +185,11 @@ class Ledger:
 
     def add_registration(self, address: int, size: int, key: RegistrationKey) -> None:
         self._registered[address] = (size, key)
+
+    def modes(self, key: PoolKey) -> list[str]:
+        """The modes in which buffers of *key* are registered now."""
+        found = (known for _, known in self._registered.values())
+        return sorted({known.mode for known in found if known[1:] == tuple(key)})
 
     def registered_bytes(self, key: RegistrationKey) -> int:
         return sum(size for size, found in self._registered.values() if found == key)
@@ -217,7 +226,7 @@ def merge_ranges(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """``(address, bytes)`` ranges without those that lie inside another (views)."""
     merged: list[tuple[int, int]] = []
     for start, size in sorted(set(ranges), key=lambda r: (r[0], -r[1])):
-        if size <= 0:
+        if size <= 0 or start == 0:
             continue
         if merged and start < merged[-1][0] + merged[-1][1]:
             last, length = merged[-1]

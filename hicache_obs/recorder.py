@@ -136,7 +136,10 @@ class Recorder:
 
     def _begin(self) -> None:
         """The first two lines, and the live metrics; a fault in one of them costs no other."""
-        self._journal.start()
+        try:
+            self._journal.start()
+        except RuntimeError as error:
+            faults.count("journal_thread", error)
         first = RunStarted(
             run=self._run.text,
             boot_id=self._run.boot,
@@ -162,7 +165,7 @@ class Recorder:
             line = wire.to_line(event, self._seq + 1, now)
             written = self._journal.hand_over(line, wait=event.awaited or durable, sync=durable)
             self._seq += 1
-        self._apply_live(event, now)  # while the journal's thread wakes up and writes
+            self._apply_live(event, now)  # while the journal's thread wakes up and writes
         written()
 
     def _record_faults(self) -> None:
@@ -215,7 +218,7 @@ def _fact(ask: Callable[[], str]) -> str:
 
 def _identity(error: BaseException) -> tuple[int, str, str]:
     """An exception without a reference to it (it holds frames); id alone may be reused."""
-    return id(error), type(error).__name__, str(error)[:200]
+    return id(error), type(error).__name__, faults.text_of(error)[:200]
 
 
 _recorder: Recorder | None = None

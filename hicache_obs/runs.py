@@ -89,6 +89,7 @@ def hold_alive_lock(directory: Path, run: str) -> int:
         os.rename(hidden, alive_path(directory, run))
     except OSError:
         os.close(fd)
+        hidden.unlink(missing_ok=True)
         raise
     return fd
 

@@ -89,6 +89,11 @@ def _call_returned(event: ev.CallReturned, _time: float) -> list[Update]:
     return [_row(m.CALL_IN_PROGRESS, 0, event)]
 
 
+def _call_refused(_event: ev.CallRefused, _time: float) -> list[Update]:
+    """Nothing yet: the event that ends the call says it all."""
+    return []
+
+
 def _allocator(event: ev.AllocatorChosen, _time: float) -> list[Update]:
     return [_row(m.FALLBACKS, 1, event)] if event.reason else []
 
@@ -115,15 +120,33 @@ def _pool(event: ev.PoolBuilt, _time: float) -> list[Update]:
         _row(m.ALLOCATION_DURATION, event.duration_s, event),
     ]
     if event.failed:
-        stage = "pinning" if event.reason == "pin" else "allocation"
+        stage = _pool_stage(event.reason)
         return [*rows, _failure(1, event, stage=stage, mode="", cause=event.reason)]
-    rows += [_row(m.POOL_INFO, 1, event), *_held(event)]
+    if event.outcome != "success":
+        return rows
+    for mode, allocator, code, cause in event.mended:
+        ended = {"mode": mode, "allocator": allocator, "code": code, "cause": cause}
+        rows.append(_failure(0, event, stage=_pool_stage(cause), **ended))
+    return rows + _standing(event)
+
+
+def _pool_stage(reason: str) -> str:
+    return "pinning" if reason == "pin" else "allocation"
+
+
+def _standing(event: ev.PoolBuilt | ev.PoolNamed) -> list[Update]:
+    rows = [_row(m.POOL_INFO, 1, event), *_held(event)]
     if event.expected is not None:
         rows.append(_row(m.POOL_EXPECTED, event.expected, event))
     if event.expected:
         rows.append(_row(m.POOL_REGISTERED, 0, event))
         rows.append(_failure(0, event, stage="registration", code="", cause=""))
     return rows
+
+
+def _pool_named(event: ev.PoolNamed, _time: float) -> list[Update]:
+    pinned = [_row(m.PINNED_BYTES, event.pinned_bytes, event)] if event.pinned_bytes else []
+    return _standing(event) + pinned
 
 
 def _held(event: ev.PoolFacts) -> list[Update]:
@@ -134,7 +157,8 @@ def _held(event: ev.PoolFacts) -> list[Update]:
 
 
 def _pool_released(event: ev.PoolReleased, _time: float) -> list[Update]:
-    rows = [_row(m.POOL_INFO, 0, event), *_held(event)]
+    pinned = _row(m.PINNED_BYTES, event.pinned_bytes, event)
+    rows = [_row(m.POOL_INFO, 0, event), *_held(event), pinned]
     if event.mode:
         rows.append(_row(m.REGISTERED_BYTES, event.registered_bytes, event))
         rows.append(_row(m.POOL_REGISTERED, 0, event))
@@ -148,9 +172,10 @@ def _mismatch(event: ev.MismatchSeen, _time: float) -> list[Update]:
 
 def _setup(event: ev.StoreSetUp, _time: float) -> list[Update]:
     none = {"role": "none", "pool": "", "allocator": ""}
-    rows = [
-        _row(m.CALL_IN_PROGRESS, 0, event, **none),
-        _row(m.STORE_SETUPS, 1, event),
+    rows = [_row(m.CALL_IN_PROGRESS, 0, event, **none), _row(m.STORE_SETUPS, 1, event)]
+    if event.outcome == "interrupted":
+        return rows
+    rows += [
         _row(m.STORE_INFO, not event.failed, event),
         _failure(0, event, stage="setup", **none | {"code": "", "cause": ""}),
     ]
@@ -183,7 +208,7 @@ def _registration(event: ev.BufferRegistered, time: float) -> list[Update]:
 
 
 def _pool_registration(event: ev.PoolRegistered, _time: float) -> list[Update]:
-    done = not event.failed
+    done = event.outcome == "success"
     return [_row(m.POOL_EXPECTED, 1, event), _row(m.POOL_REGISTERED, done, event)]
 
 
@@ -204,10 +229,12 @@ _UPDATES: Mapping[str, Callable[[Any, float], list[Update]]] = {
     ev.DraftBuilderReported.kind: _draft_builder,
     ev.CallEntered.kind: _call_entered,
     ev.CallReturned.kind: _call_returned,
+    ev.CallRefused.kind: _call_refused,
     ev.AllocatorChosen.kind: _allocator,
     ev.SegmentAllocated.kind: _segment,
     ev.PagesPinned.kind: _pin,
     ev.PoolBuilt.kind: _pool,
+    ev.PoolNamed.kind: _pool_named,
     ev.PoolReleased.kind: _pool_released,
     ev.MismatchSeen.kind: _mismatch,
     ev.StoreSetUp.kind: _setup,

@@ -64,11 +64,14 @@ _SECRETS = (
 )
 
 
+_CUT_URL = re.compile(r"(://)\S*\Z")
+
+
 def scrub(text: str) -> str:
     """Take secrets out of *text* and cut it to ``MAX_TEXT`` characters."""
     if len(text) > 4 * MAX_TEXT:
-        # Not in the middle of a word: half a URL no longer shows that it holds a password.
-        text = text[: 4 * MAX_TEXT].rpartition(" ")[0]
+        # Half a URL no longer shows that it holds a password: what follows its :// goes.
+        text = _CUT_URL.sub(r"\1***", text[: 4 * MAX_TEXT])
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text[:MAX_TEXT]

@@ -68,7 +68,11 @@ class Run:
     judged: bool = False
     version: int = 0
     """Grows with every change, so that what was made of the run can be kept until then."""
+    left: bool = False
+    """Whether ``Scheduler.__init__`` was left by an exception, Ctrl-C included."""
     calls: dict[int, ev.CallEntered] = field(default_factory=dict)
+    refused: dict[int, ev.CallRefused] = field(default_factory=dict)
+    """Calls that failed and whose cause was still being found out."""
     pools: dict[tuple[str, str], ev.PoolFacts] = field(default_factory=dict)
     rows: dict[Key, float] = field(default_factory=dict)
     counters: dict[Key, float] = field(default_factory=dict)
@@ -127,14 +131,25 @@ class Run:
             self.calls[event.call] = event
         elif isinstance(event, ev.PoolReleased):
             self.pools.pop((event.role, event.pool), None)
-        elif isinstance(event, ev.PoolBuilt) and not event.failed:
+        elif isinstance(event, ev.PoolNamed) or (
+            isinstance(event, ev.PoolBuilt) and event.outcome == "success"
+        ):
             self.pools[event.role, event.pool] = event
-        if isinstance(event, ev.WorkerFailed):
-            self.failed = event
-        if not isinstance(event, ev.CallEntered):
-            self.calls.pop(getattr(event, "call", -1), None)
+        elif isinstance(event, ev.WorkerFailed):
+            self.left = True
+            self.failed = event if event.failed else None
+        self._note_call(event)
         if isinstance(event, ev.Outcome) and event.failed:
             self.failure = _failure(event, time, self.failure)
+
+    def _note_call(self, event: ev.Event) -> None:
+        call = getattr(event, "call", -1)
+        if not isinstance(event, ev.CallEntered):
+            self.calls.pop(call, None)
+        if isinstance(event, ev.CallRefused):
+            self.refused[call] = event
+        else:
+            self.refused.pop(call, None)
 
     @property
     def server(self) -> Server:
@@ -171,6 +186,8 @@ def _failure(event: ev.Outcome, time: float, before: Failure | None) -> Failure:
     if isinstance(event, (ev.WorkerFailed, ev.PoolRegistered)) and before is not None:
         return before
     stage = getattr(event, "stage", "") or _STAGES.get(event.kind, "")
+    if isinstance(event, ev.CallRefused):
+        stage = stage_of(event.api)
     reason = getattr(event, "reason", "")
     return Failure(
         time=time,
@@ -187,6 +204,18 @@ def _failure(event: ev.Outcome, time: float, before: Failure | None) -> Failure:
     )
 
 
+def stage_of(api: str) -> str:
+    """The stage of a native call; every api but these registers."""
+    return _API_STAGES.get(api, "registration")
+
+
+_API_STAGES = {
+    "allocate": "allocation",
+    "pin": "pinning",
+    "setup": "setup",
+    "setup_dummy": "setup",
+    "warmup": "setup",
+}
 _STAGES = {
     ev.SegmentAllocated.kind: "allocation",
     ev.PoolBuilt.kind: "allocation",

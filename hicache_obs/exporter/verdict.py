@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hicache_obs import metrics as m
-from hicache_obs.events import CallEntered
-from hicache_obs.exporter.fold import Failure, Run, Verdict, active
+from hicache_obs.events import CallEntered, CallRefused
+from hicache_obs.exporter.fold import Failure, Run, Verdict, active, stage_of
 from hicache_obs.metrics import Update
 
 CRASHED, OOM, PEER = "crashed_in_call", "oom_suspected", "peer"
-
-STAGES = {
-    "allocate": "allocation",
-    "pin": "pinning",
-    "setup": "setup",
-    "setup_dummy": "setup",
-    "warmup": "setup",
-}
-"""Stage by the api of the call that never came back; every other api registers."""
 
 
 def judge(died: list[Run], others: Iterable[Run]) -> None:
@@ -48,13 +39,17 @@ def _failed(run: Run) -> bool:
     """Whether the run has a failure of its own, which its peers may have died of."""
     if run.failed is not None or any(active(run, m.FAILURE_ACTIVE)):
         return True
-    return run.verdict is not None and run.verdict.cause in (CRASHED, OOM)
+    verdict = run.verdict
+    return verdict is not None and verdict.outcome == "failure" and verdict.cause != PEER
 
 
 def _verdict(run: Run, after_another: bool) -> Verdict | None:
     call = next(reversed(run.calls.values()), None)
-    if run.failed is not None or (run.ready and call is None):
+    if run.left or (run.ready and call is None):
         return None
+    refused = _refused(run)
+    if refused is not None:
+        return Verdict("failure", stage_of(refused.api), refused.cause)
     if not run.ready and run.failure is not None and any(active(run, m.FAILURE_ACTIVE)):
         # It failed, and was killed before its exception got out of the scheduler.
         return Verdict("failure", run.failure.stage, run.failure.cause)
@@ -63,7 +58,12 @@ def _verdict(run: Run, after_another: bool) -> Verdict | None:
     if call is None:
         return Verdict("unfinished", "", "")
     cause = OOM if _did_not_fit(call) else CRASHED
-    return Verdict("failure", STAGES.get(call.api, "registration"), cause)
+    return Verdict("failure", stage_of(call.api), cause)
+
+
+def _refused(run: Run) -> CallRefused | None:
+    """A call that failed just before the end, its cause as far as it was known."""
+    return next(reversed(run.refused.values()), None)
 
 
 def _did_not_fit(call: CallEntered) -> bool:
@@ -78,6 +78,11 @@ def _apply(run: Run) -> None:
         return
     if not run.ready:
         run.apply(Update(m.WORKER_STARTS, tuple(verdict), 1.0))
+    refused = _refused(run)
+    if refused is not None:
+        told = (refused.mode, refused.role, refused.pool, refused.allocator, refused.code)
+        run.apply(Update(m.FAILURE_ACTIVE, (verdict.stage, *told, refused.cause), 1.0))
+        return
     call = next(reversed(run.calls.values()), None)
     if call is None or verdict.cause not in (CRASHED, OOM):
         return

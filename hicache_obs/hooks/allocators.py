@@ -35,7 +35,7 @@ def choice(call: Call) -> Iterator[None]:
     actual = classify.allocator_label(type(call.result).__name__) if call.error is None else ""
     requested, reason = type_label(given), ""
     if call.error is not None:
-        reason = "exception"
+        reason = "exception" if call.failed else ""
     elif _has_allocator_for(call.original, given):
         reason = classify.fallback_reason(requested, actual)
     if build is not None:
@@ -95,10 +95,12 @@ def allocate(call: Call) -> Iterator[None]:
                 outcome, reason = {**outcome, "outcome": "failure"}, "null_pointer"
             with rec.locked():
                 rec.ledger.add_segment(Segment(address, size, allocator, role, pool))
-            if build is not None:
+            if build is not None and reason:
+                build.reason = reason
+            elif build is not None:
                 build.segments.append((address, size, allocator))
-    else:
-        reason = classify.allocation_reason(type(call.error).__name__, str(call.error))
+    elif call.failed:
+        reason = classify.allocation_reason(type(call.error).__name__, call.message)
     rec.emit(
         SegmentAllocated(
             call=number,

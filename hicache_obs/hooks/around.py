@@ -37,15 +37,25 @@ class Call:
         return self.args[position] if position < len(self.args) else default
 
     @property
+    def failed(self) -> bool:
+        """Whether it raised an error. Ctrl-C and an exit that pass through are none."""
+        return isinstance(self.error, Exception)
+
+    @property
+    def message(self) -> str:
+        """What its exception says, "" without one."""
+        return "" if self.error is None else faults.text_of(self.error)
+
+    @property
     def outcome(self) -> dict[str, Any]:
         """The fields of ``events.Outcome``."""
         if self.error is None:
             return {"outcome": "success", "duration_s": self.duration_s}
         return {
-            "outcome": "failure",
+            "outcome": "failure" if self.failed else "interrupted",
             "duration_s": self.duration_s,
             "error_type": type(self.error).__name__,
-            "error": str(self.error),
+            "error": self.message,
         }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from hicache_obs import classify, faults, recorder
 from hicache_obs.events import MismatchSeen
 from hicache_obs.hooks import draft, scope
@@ -64,7 +66,8 @@ def _tell(rec: recorder.Recorder, pool: Pool, expected: str, reason: str, mode: 
         expected=expected,
         actual=pool.key.allocator,
         reason=reason,
-        harmful=mode == classify.STANDALONE and pool.expected is not False,
+        harmful=mode == classify.STANDALONE
+        and (pool.expected is not False or reason == "backend_requires"),
     )
     told = _seen.get(pool.pool_id)
     if told == seen:
@@ -81,6 +84,9 @@ def _tell(rec: recorder.Recorder, pool: Pool, expected: str, reason: str, mode: 
         )
 
 
+os.register_at_fork(after_in_child=_seen.clear)
+
+
 def _ended(told: MismatchSeen) -> MismatchSeen:
     return MismatchSeen(
         role=told.role,
@@ -91,6 +97,16 @@ def _ended(told: MismatchSeen) -> MismatchSeen:
         harmful=told.harmful,
         active=False,
     )
+
+
+def rename(rec: recorder.Recorder, pool: Pool) -> None:
+    """The pool has another role or name now: what was told of it moves, or is looked for anew."""
+    told = _seen.get(pool.pool_id)
+    end(rec, pool.pool_id)
+    if told is not None and told.reason != "draft_differs_from_target":
+        _tell(rec, pool, told.expected, told.reason, rec.mode)
+    else:
+        check_pool(rec, pool.pool_id, "")
 
 
 def end(rec: recorder.Recorder, pool_id: int) -> None:

@@ -36,7 +36,8 @@ def host_register(call: Call) -> Iterator[None]:
     yield
     code = "0"
     if call.error is not None:
-        code = classify.code_in(str(call.error))
+        code = classify.code_in(call.message)
+    if call.error is not None and call.failed:
         rec.blame(call.error, "pinning", "pin")
     with rec.locked():
         if call.error is None:

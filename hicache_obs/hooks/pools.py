@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 from hicache_obs import classify, recorder
-from hicache_obs.events import PoolBuilt, PoolReleased
+from hicache_obs.events import PoolBuilt, PoolFacts, PoolNamed, PoolReleased
 from hicache_obs.hooks import memory, mismatch, scope
 from hicache_obs.hooks.around import Call
-from hicache_obs.ledger import Pool, PoolKey, RegistrationKey, merge_ranges
+from hicache_obs.ledger import FailureRow, Pool, PoolKey, RegistrationKey, merge_ranges
 
 _built: dict[int, PoolBuilt] = {}
 """Construction events of the pools that stand, by pool id."""
@@ -36,10 +37,11 @@ def host_pool(call: Call) -> Iterator[None]:
         yield
     rec = recorder.get()
     if call.error is not None:
-        reason = classify.allocation_reason(type(call.error).__name__, str(call.error))
-        rec.blame(call.error, "pinning" if reason == "pin" else "allocation", reason)
-        failed = _event(call, pool, build, rec.next_call(), (), reason=reason, expected=None)
-        rec.emit(failed)
+        reason = ""
+        if call.failed:
+            reason = classify.allocation_reason(type(call.error).__name__, call.message)
+            rec.blame(call.error, stage_of(reason), reason)
+        rec.emit(_event(call, pool, build, rec.next_call(), (), reason=reason, expected=None))
         return
     role, name = scope.name_pool(memory.vars_of(pool).get("pool_label"))
     build.role, build.pool = role, name
@@ -56,7 +58,7 @@ def _record(rec: recorder.Recorder, call: Call, pool: Any, build: scope.Build) -
         rec.ledger.add_pool(
             Pool(pool_id, key, build.requested_type, _int(pool, "size"), ranges, expected)
         )
-    built = _event(call, pool, build, pool_id, ranges, reason="", expected=expected)
+    built = _event(call, pool, build, pool_id, ranges, reason=build.reason, expected=expected)
     _built[pool_id], _ids[id(pool)] = built, pool_id
     finalizer = weakref.finalize(pool, _collected, rec, id(pool), pool_id)
     finalizer.atexit = False
@@ -89,6 +91,16 @@ def _event(
     if isinstance(layers, int) and isinstance(target_layers, int):
         packed = layers - target_layers
     size = sum(size for _, size in ranges)
+    outcome = call.outcome | ({"outcome": "failure"} if reason else {})
+    code = classify.code_in(call.message) if reason == "pin" else ""
+    mended: list[FailureRow] = []
+    with rec.locked():
+        if reason:
+            row = FailureRow("", allocator, code, reason)
+            rec.ledger.add_failure(stage_of(reason), build.role, build.pool, row)
+        elif call.error is None:
+            for stage in ("allocation", "pinning"):
+                mended += rec.ledger.mend(stage, build.role, build.pool)
     return PoolBuilt(
         pool_id=pool_id,
         role=build.role,
@@ -105,11 +117,17 @@ def _event(
         held_bytes=held_bytes,
         held_tokens=held_tokens,
         reason=reason,
-        code=classify.code_in(str(call.error)) if reason == "pin" else "",
+        code=code,
         mode=rec.mode,
         expected=expected,
-        **call.outcome,
+        mended=tuple(mended),
+        **outcome,
     )
+
+
+def stage_of(reason: str) -> str:
+    """The stage at which a pool fails for *reason*."""
+    return "pinning" if reason == "pin" else "allocation"
 
 
 def _int(pool: Any, name: str) -> int:
@@ -132,8 +150,26 @@ def name(pool: Any, role: str, pool_name: str) -> str:
         if record is None:
             allocator = memory.vars_of(pool).get("allocator")
             return classify.allocator_label(type(allocator).__name__)
+        old = record.key
         rec.ledger.rename_pool(record.pool_id, role, pool_name)
-        return record.key.allocator
+    if record.key != old:
+        _renamed(rec, record, old)
+    return record.key.allocator
+
+
+def _renamed(rec: recorder.Recorder, pool: Pool, old: PoolKey) -> None:
+    """End the rows of the old name and tell those of the new one."""
+    built = _built.get(pool.pool_id)
+    if built is None:
+        return
+    rec.emit(_release(rec, built, old, "renamed"))
+    with rec.locked():
+        held_bytes, held_tokens = rec.ledger.held(pool.key)
+        pinned = rec.ledger.pinned_bytes(pool.key.role, pool.key.pool)
+    pool.expected = mismatch.expects_registration(pool.key.role)
+    facts = _facts(built, pool.key, held_bytes, held_tokens)
+    rec.emit(PoolNamed(**facts, mode=rec.mode, expected=pool.expected, pinned_bytes=pinned))
+    mismatch.rename(rec, pool)
 
 
 def destroy(call: Call) -> Iterator[None]:
@@ -156,17 +192,44 @@ def _released(rec: recorder.Recorder, object_id: int, pool_id: int, how: str) ->
         del _ids[object_id]
     mismatch.end(rec, pool_id)
     with rec.locked():
-        pool = rec.ledger.release_pool(pool_id)
+        pool = rec.ledger.pool(pool_id)
         if pool is None:
             return
-        held_bytes, held_tokens = rec.ledger.held(pool.key)
-        registered = rec.ledger.registered_bytes(RegistrationKey(built.mode, *pool.key))
-    names = {field.name for field in fields(PoolReleased)} & {field.name for field in fields(built)}
-    facts: dict[str, Any] = {name: getattr(built, name) for name in names}
-    facts.update(
-        role=pool.key.role,
-        pool=pool.key.pool,
-        held_bytes=held_bytes,
-        held_tokens=held_tokens,
+        modes = rec.ledger.modes(pool.key) or [built.mode]
+        rec.ledger.release_pool(pool_id)
+    for mode in modes:
+        rec.emit(_release(rec, built, pool.key, how, mode))
+
+
+def _release(
+    rec: recorder.Recorder, built: PoolBuilt, key: PoolKey, how: str, mode: str | None = None
+) -> PoolReleased:
+    """The end of a pool's rows under *key*, with the totals that are left."""
+    mode = built.mode if mode is None else mode
+    with rec.locked():
+        held_bytes, held_tokens = rec.ledger.held(key)
+        registered = rec.ledger.registered_bytes(RegistrationKey(mode, *key))
+        pinned = rec.ledger.pinned_bytes(key.role, key.pool)
+    return PoolReleased(
+        **_facts(built, key, held_bytes, held_tokens),
+        mode=mode,
+        how=how,
+        registered_bytes=registered,
+        pinned_bytes=pinned,
     )
-    rec.emit(PoolReleased(how=how, registered_bytes=registered, **facts))
+
+
+def _facts(built: PoolBuilt, key: PoolKey, held_bytes: int, held_tokens: int) -> dict[str, Any]:
+    """The fields of ``PoolFacts`` under *key*, as of now."""
+    facts = {field.name: getattr(built, field.name) for field in fields(PoolFacts)}
+    named = {"role": key.role, "pool": key.pool}
+    return facts | named | {"held_bytes": held_bytes, "held_tokens": held_tokens}
+
+
+def _forget_in_child() -> None:
+    """A forked child has a ledger of its own, in which no pool of its parent stands."""
+    _built.clear()
+    _ids.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

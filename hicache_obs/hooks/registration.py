@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hicache_obs import classify, faults, recorder
-from hicache_obs.events import BufferRegistered, CallEntered, PoolRegistered
+from hicache_obs.events import BufferRegistered, CallEntered, CallRefused, PoolRegistered
 from hicache_obs.hooks import memory, peer, pools, scope
 from hicache_obs.hooks.around import Call
 from hicache_obs.ledger import FailureRow, Provenance, RegistrationKey
@@ -43,7 +43,7 @@ def _pool(call: Call, host_pool: Any, api: str, role: str, pool: str) -> Iterato
     over = scope.Registering(api=api, role=role, pool=pool, allocator=allocator)
     with scope.handing_over(over):
         yield
-    if call.error is not None and not over.failed:
+    if call.failed and not over.failed:
         _before_any_call(rec, call, store, over)
     if call.error is None and over.buffers == 0:
         return
@@ -68,7 +68,7 @@ def _before_any_call(
         mode=mode_of(store),
         code="",
         error_type=type(call.error).__name__,
-        message=str(call.error),
+        message=call.message,
         provenance=None if over.buffers == 0 else Provenance("exact", None),
     )
     _emit(
@@ -92,7 +92,7 @@ def buffer(call: Call) -> Iterator[None]:
     rec, store = recorder.get(), call.args[0]
     over = scope.registering() or scope.Registering(_API, "none", "", "other")
     pair = memory.address_and_size(call.argument(1, "tensor"))
-    number = rec.next_call()
+    number = over.call = rec.next_call()
     rec.emit(
         CallEntered(
             call=number,
@@ -107,9 +107,16 @@ def buffer(call: Call) -> Iterator[None]:
     )
     yield
     code, cause = "0", ""
-    if call.error is not None:
+    if call.failed:
         over.failed = True
-        code, cause = _diagnose(rec, call, store, pair)
+        code = classify.code_in(call.message)
+        try:
+            cause = _diagnose(rec, call, store, over, pair)
+        except Exception as error:  # noqa: BLE001 - the failure itself must be told
+            faults.count("diagnose", error)
+            cause = "unknown"
+    elif call.error is not None:
+        code = ""
     else:
         over.buffers += 1
         over.bytes += pair[1] if pair else 0
@@ -117,14 +124,18 @@ def buffer(call: Call) -> Iterator[None]:
 
 
 def _diagnose(
-    rec: recorder.Recorder, call: Call, store: Any, pair: tuple[int, int] | None
-) -> tuple[str, str]:
-    """Code and cause of a failed registration, from the exception and the ledger.
+    rec: recorder.Recorder,
+    call: Call,
+    store: Any,
+    over: scope.Registering,
+    pair: tuple[int, int] | None,
+) -> str:
+    """The cause of a failed registration, from the exception and the ledger.
 
-    ``health_check`` is the only native call made, and only where the ledger finds no fault.
+    Where the ledger finds no fault the store is asked (``health_check``, the only native call
+    made) and its peer; what is known is in the journal before that.
     """
-    message, error_type = str(call.error), type(call.error).__name__
-    mode, code = mode_of(store), classify.code_in(message)
+    mode, code = mode_of(store), classify.code_in(call.message)
     provenance, overlaps = None, False
     if pair is not None:
         with rec.locked():
@@ -135,8 +146,8 @@ def _diagnose(
         return classify.registration_cause(
             mode=mode,
             code=code,
-            error_type=error_type,
-            message=message,
+            error_type=type(call.error).__name__,
+            message=call.message,
             provenance=provenance,
             overlaps=overlaps,
             size=pair[1] if pair else 0,
@@ -146,14 +157,22 @@ def _diagnose(
 
     first = cause(None, None)
     if first not in ("ipc_or_remote_map", "transport"):
-        return code, first
-    config = memory.vars_of(store).get("config")
-    return code, cause(_health(store), peer.reachable(mode, config))
-
-
-def _health(store: Any) -> int | None:
-    check = getattr(memory.vars_of(store).get("store"), "health_check", None)
-    return int(check()) if check is not None else None
+        return first
+    rec.emit(
+        CallRefused(
+            call=over.call,
+            api=_API,
+            mode=mode,
+            role=over.role,
+            pool=over.pool,
+            allocator=over.allocator,
+            bytes=pair[1] if pair else 0,
+            code=code,
+            cause=first,
+            **call.outcome,
+        )
+    )
+    return cause(*peer.ask(store, mode))
 
 
 def _emit(
@@ -175,11 +194,11 @@ def _emit(
         if call.error is None:
             rec.ledger.add_registration(address, size, key)
             mended = rec.ledger.mend("registration", over.role, over.pool)
-        else:
+        elif call.failed:
             row = FailureRow(key.mode, key.allocator, code, cause)
             rec.ledger.add_failure("registration", over.role, over.pool, row)
         total = rec.ledger.registered_bytes(key)
-    if call.error is not None:
+    if call.error is not None and call.failed:
         rec.blame(call.error, "registration", cause)
         faults.logger.error(
             "hicache-obs: registration of the %s host pool (pool %s, allocator %s, %d bytes) "

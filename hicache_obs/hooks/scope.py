@@ -29,6 +29,8 @@ class Build:
     requested_type: object = None
     allocator: str = ""
     fallback: str = ""
+    reason: str = ""
+    """Why its memory is none, where SGLang did not notice (``null_pointer``)."""
     segments: list[tuple[int, int, str]] = field(default_factory=list)
 
 
@@ -40,6 +42,8 @@ class Registering:
     role: str
     pool: str
     allocator: str
+    call: int = 0
+    """Number of the native call that runs now."""
     buffers: int = 0
     bytes: int = 0
     failed: bool = False

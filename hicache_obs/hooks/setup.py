@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hicache_obs import classify, recorder
-from hicache_obs.events import CallEntered, CallReturned, StoreSetUp
+from hicache_obs import classify, faults, recorder
+from hicache_obs.events import CallEntered, CallRefused, CallReturned, StoreSetUp
 from hicache_obs.hooks import memory, mismatch, peer
 from hicache_obs.hooks.around import Call
 from hicache_obs.hooks.registration import mode_of
@@ -28,14 +28,19 @@ def store_init(call: Call) -> Iterator[None]:
     rec.store_mode = mode
     embedded = mode == classify.EMBEDDED
     code, cause = "0", ""
-    if call.error is not None:
-        code, cause = _diagnose(call, mode, config)
+    if call.error is not None and call.failed:
+        code = _code(call)
+        try:
+            cause = _diagnose(rec, call, number, mode, config)
+        except Exception as error:  # noqa: BLE001 - the failure itself must be told
+            faults.count("diagnose", error)
+            cause = "unknown"
         rec.blame(call.error, "setup", cause)
     mended: tuple[FailureRow, ...] = ()
     with rec.locked():
         if call.error is None:
             mended = rec.ledger.mend("setup", "none", "")
-        else:
+        elif call.failed:
             rec.ledger.add_failure("setup", "none", "", FailureRow(mode, "", code, cause))
     mismatch.check_store(rec, mode, refused=cause == "allocator_required")
     rec.emit(
@@ -69,15 +74,33 @@ def _entered(rec: recorder.Recorder, number: int, api: str) -> CallEntered:
     )
 
 
-def _diagnose(call: Call, mode: str, config: Any) -> tuple[str, str]:
-    message, error_type = str(call.error), type(call.error).__name__
-    code = classify.code_in(message)
-    if error_type == "TypeError":
-        code = ""
-    reachable = None
-    if code or "Warmup" in message or error_type == "AssertionError":
-        reachable = peer.reachable(mode, config)
-    cause = classify.setup_cause(
-        mode=mode, code=code, error_type=error_type, message=message, reachable=reachable
+def _code(call: Call) -> str:
+    return "" if isinstance(call.error, TypeError) else classify.code_in(call.message)
+
+
+def _diagnose(rec: recorder.Recorder, call: Call, number: int, mode: str, config: Any) -> str:
+    """The cause of a failed set-up; its peer is asked after the journal has what is known."""
+    code, error_type = _code(call), type(call.error).__name__
+
+    def cause(reachable: bool | None) -> str:
+        return classify.setup_cause(
+            mode=mode, code=code, error_type=error_type, message=call.message, reachable=reachable
+        )
+
+    if not (code or "Warmup" in call.message or error_type == "AssertionError"):
+        return cause(None)
+    rec.emit(
+        CallRefused(
+            call=number,
+            api="setup",
+            mode=mode,
+            role="none",
+            pool="",
+            allocator="",
+            bytes=0,
+            code=code,
+            cause=cause(None),
+            **call.outcome,
+        )
     )
-    return code, cause
+    return cause(peer.reachable(mode, config))

@@ -46,7 +46,7 @@ def scheduler_init(call: Call) -> Iterator[None]:
     if call.error is None:
         rec.emit(WorkerReady(duration_s=call.duration_s))
         return
-    stage, cause = rec.blamed(call.error)
+    stage, cause = rec.blamed(call.error) if call.failed else ("", "")
     rec.emit(WorkerFailed(stage=stage, cause=cause, **call.outcome))
 
 
@@ -154,14 +154,15 @@ def _labels(extra: Any) -> dict[str, str]:
 def _mooncake_version() -> str:
     for name in _MOONCAKE_PACKAGES:
         try:
-            return metadata.version(name)
+            return metadata.version(name) or ""
         except metadata.PackageNotFoundError:
             continue
     return ""
 
 
 def expected_mode(backend: str, extra: Any, environ: Mapping[str, str]) -> str:
-    """The mode of the Mooncake store that this server will set up; "" for other backends.
+    """The mode of the Mooncake store that this server will set up; "" for other backends and
+    where its configuration cannot be read here.
 
     In the order of ``MooncakeBaseStore._load_config``: the extra config if it names a server,
     else the configuration file, else the environment.
@@ -169,17 +170,22 @@ def expected_mode(backend: str, extra: Any, environ: Mapping[str, str]) -> str:
     if backend != "mooncake":
         return ""
     config = _mapping(extra)
+    if config is None:
+        return ""
     if not ({"master_server_address", "client_server_address"} & config.keys()):
         path = environ.get("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "")
         config = _mapping(f"@{path}") if path else {}
+        if config is None:
+            return ""
         if not path:
             text = environ.get("MOONCAKE_STANDALONE_STORAGE", "")
             config = {"standalone_storage": text.strip().lower() in ("1", "true", "yes", "y", "t")}
     return classify.STANDALONE if config.get("standalone_storage") else classify.EMBEDDED
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    """A JSON object given as a mapping, as text, or as ``@file``; {} if it is none."""
+def _mapping(value: Any) -> dict[str, Any] | None:
+    """A JSON object given as a mapping, as text, or as ``@file``; None if it is none (SGLang
+    also takes files in TOML and YAML)."""
     try:
         if isinstance(value, str) and value.startswith("@"):
             with open(value[1:], encoding="utf-8") as file:
@@ -187,4 +193,4 @@ def _mapping(value: Any) -> dict[str, Any]:
         value = json.loads(value) if isinstance(value, str) else value
         return dict(value) if value else {}
     except (OSError, ValueError, TypeError):
-        return {}
+        return None

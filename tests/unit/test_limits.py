@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,21 @@ HOST = {"proc/meminfo": MEMINFO}
             HOST | {"proc/self/cgroup": "0::/a\n"} | v2("a/", "9" * 300, 1) | v2("", "ten", 1),
             Limit(16 * GIB, 8 * GIB, "host"),
         ),
+        (
+            HOST | {"proc/self/cgroup": "0::/größe\n"} | v2("größe/", str(2 * GIB), GIB),
+            Limit(2 * GIB, GIB, "cgroup"),
+        ),
+        (
+            HOST | {"proc/self/cgroup": f"0::/{'a' * 300}\n"} | v2("", str(2 * GIB), GIB),
+            Limit(2 * GIB, GIB, "cgroup"),
+        ),
+        (
+            HOST
+            | {"proc/self/cgroup": "0::/../b\n"}
+            | v2("", str(2 * GIB), GIB)
+            | v2("../b/", str(GIB), GIB),
+            Limit(2 * GIB, GIB, "cgroup"),
+        ),
     ],
     ids=[
         "host only",
@@ -106,12 +122,33 @@ HOST = {"proc/meminfo": MEMINFO}
         "nothing",
         "nonsense",
         "impossible numbers",
+        "name beyond ASCII",
+        "name too long",
+        "outside its namespace",
     ],
 )
 def test_the_limit_with_the_fewest_bytes_left(
     files: dict[str, str], told: Limit, tmp_path: Path
 ) -> None:
     assert nearest(*tree(tmp_path, files)) == told
+
+
+LOCKED_OUT = """
+import sys
+from pathlib import Path
+from hicache_obs.hooks.limits import nearest
+drop_root()
+print(*nearest(Path(sys.argv[1], "proc"), Path(sys.argv[1], "cgroup")))
+"""
+
+
+def test_groups_that_may_not_be_read_are_left_out(
+    open_dir: Path, run_python: Callable[..., str]
+) -> None:
+    files = HOST | {"proc/self/cgroup": "0::/a/b\n"} | v2("a/b/", "1", 1)
+    _, cgroups = tree(open_dir, files | v2("", str(2 * GIB), GIB))
+    (cgroups / "a").chmod(0o700)
+    assert run_python(LOCKED_OUT, open_dir).split() == [str(2 * GIB), str(GIB), "cgroup"]
 
 
 def test_this_machine_has_a_limit() -> None:

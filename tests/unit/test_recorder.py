@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -73,6 +74,7 @@ def test_the_first_lines_say_which_process_and_worker(
     monkeypatch.setenv("POD_NAME", "sglang-0")
     rec = make()
     rec.worker = replace(UNKNOWN_WORKER, model_name="m", tp_rank="3", hicache=True)
+    before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     rec.emit(READY)
     run, worker, ready = events(rec)
     assert isinstance(run, ev.RunStarted)
@@ -81,9 +83,34 @@ def test_the_first_lines_say_which_process_and_worker(
     assert run.host
     assert run.python_version
     assert run.obs_version
+    assert run.launch == runs.launch() != ""
+    assert before <= run.boottime_ns <= time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     assert worker == rec.worker
     assert ready == READY
     assert rec.started
+
+
+LAUNCHER = """
+import os, subprocess, sys
+ticks = open("/proc/self/stat").read().split()[21]
+open("/proc/self/comm", "w").write("a) R (1 2")
+rank = [sys.executable, "-c", "from hicache_obs import runs; print(runs.launch())"]
+for _ in range(2):
+    print(subprocess.run(rank, capture_output=True, text=True, check=True).stdout.strip())
+print(f"{os.getpid()}-{ticks}")
+"""
+
+
+def test_ranks_of_one_start_share_its_launch_whatever_its_name(
+    run_python: Callable[..., str],
+) -> None:
+    first, second, parent = run_python(LAUNCHER).split()
+    assert first == second == parent
+
+
+def test_no_launch_where_the_parent_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getppid", lambda: 0)
+    assert runs.launch() == ""
 
 
 def test_numbers_and_times_rise(make: Callable[..., Recorder]) -> None:

@@ -193,7 +193,9 @@ def test_pool_registered(example: Example) -> None:
 
 
 def test_a_pool_that_stands(example: Example) -> None:
-    event = example(ev.PoolBuilt, role="draft", pool="draft", held_bytes=9, held_tokens=3, bytes=7)
+    event = example(
+        ev.PoolBuilt, role="draft", pool="draft", held_bytes=9, held_tokens=3, bytes=7, mended=()
+    )
     table = after(event)
     assert only(table, m.POOL_BYTES)[1] == 9
     assert only(table, m.POOL_TOKENS)[1] == 3
