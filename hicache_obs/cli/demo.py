@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from hicache_obs.share import share
 
 RELEASE = "0.5.14"
 _START_S = 150
+_LOOK_S = 10
+_SERVER_PORT = 31_999
 _SHOWN = (
     "hicache_registrations_total",
     "hicache_failure_active",
@@ -47,7 +52,7 @@ def demo(cache: Path | None, keep: bool) -> None:
     """Show the failure and the fix on the real SGLang 0.5.14 and the real Mooncake, without a GPU.
 
     A standalone Mooncake client, then the same server twice: without the fixed draft host pool
-    builder it dies as SGLang does, and its metrics say why; with it both pools are registered.
+    builder it dies as SGLang does, and the exporter says why; with it both pools are registered.
     Ends with 0 only if each step was seen to do what it says.
 
     Example: hicache-obs demo --keep
@@ -79,80 +84,108 @@ def _harness() -> Any:
 
 
 def _run(harness: Any, mooncake: Any, folder: Path, show: Console) -> None:
-    env = {
-        "HICACHE_OBS_STATE_DIR": str(folder / "state"),
-        "PROMETHEUS_MULTIPROC_DIR": str(folder / "multiproc"),
-    }
-    (folder / "multiproc").mkdir()
+    env = {"HICACHE_OBS_STATE_DIR": str(folder / "state")}
+    start = partial(_server, harness, mooncake)
     show.print(
         f"[bold]1.[/] A real mooncake_master and a standalone mooncake_client stand "
         f"({mooncake.client_address})."
     )
-
-    show.print(
-        f"[bold]2.[/] SGLang {RELEASE} starts with an EAGLE draft, HICACHE_OBS_DRAFT_FIX=off ..."
-    )
-    with _metrics_page(folder, env) as scrape:
-        off = {**env, "HICACHE_OBS_DRAFT_FIX": "off"}
-        with _server(harness, mooncake, folder / "unfixed", off) as server:
+    with _exporter(harness.free_port(), folder) as exporter:
+        show.print(f"   hicache-obs exporter follows the journals: {exporter}/")
+        show.print(
+            f"[bold]2.[/] SGLang {RELEASE} starts with an EAGLE draft, "
+            "HICACHE_OBS_DRAFT_FIX=off ..."
+        )
+        with start(folder / "unfixed", {**env, "HICACHE_OBS_DRAFT_FIX": "off"}) as server:
             code = server.wait(_START_S)
         _require(
             code < 0 and not server.ready, f"the unfixed server ended with {code}, not by death"
         )
         show.print(
-            f"   The worker raised, SGLang killed its process tree (signal {-code}). "
-            "Its own log ends with:"
+            f"   The worker raised, SGLang killed its process tree (signal {-code}); its /metrics "
+            "was never up. Its own log ends with:"
         )
         show.print("   [dim]" + _last_error(server.log) + "[/]")
-        show.print("   Its metrics, by SGLang's own /metrics over the directory that it left:")
-        page = scrape()
-    _print_series(show, page)
-    failed = {"role": "draft", "allocator": "default", "code": "-1", "cause": "foreign_buffer"}
-    _require_value(page, "hicache_registrations_total", 1, outcome="failure", **failed)
-    _require_value(page, "hicache_failure_active", 1, stage="registration", **failed)
-    _require_value(page, "hicache_allocator_mismatch", 1, role="draft", harmful="true")
+        page = _scrape_until(exporter, _is_dead)
+        show.print(f"   What the exporter serves of it, {exporter}/metrics:")
+        _print_series(show, page)
+        failed = {"role": "draft", "allocator": "default", "code": "-1", "cause": "foreign_buffer"}
+        _require_value(page, "hicache_registrations_total", 1, outcome="failure", **failed)
+        _require_value(page, "hicache_failure_active", 1, stage="registration", **failed)
+        _require_value(page, "hicache_allocator_mismatch", 1, role="draft", harmful="true")
+        _require_value(page, "hicache_worker_starts_total", 1, outcome="failure")
 
-    show.print(
-        "[bold]3.[/] The same start with the fixed draft host pool builder (the default) ..."
-    )
-    with _server(harness, mooncake, folder / "fixed", env) as server:
-        server.wait_ready(_START_S)
-        page = server.scrape()
-        code = server.terminate()
-    show.print("   READY. Its own /metrics:")
-    _print_series(show, page)
-    _require(_active(page, "hicache_failure_active") == [], "a failure is still active")
-    _require(_active(page, "hicache_allocator_mismatch") == [], "a mismatch is still active")
+        show.print(
+            "[bold]3.[/] The same start with the fixed draft host pool builder (the default) ..."
+        )
+        with start(folder / "fixed", env) as server:
+            server.wait_ready(_START_S)
+            own = server.scrape()
+            page = _scrape_until(exporter, _is_up)
+            code = server.terminate()
+        show.print("   READY. What the exporter serves now:")
+        _print_series(show, page)
+        for name, text in (("SGLang's own /metrics", own), ("the exporter", page)):
+            _require_fixed(name, text)
+        _require(code == 0, f"the fixed server ended with {code} after SIGTERM")
+        show.print("   Both pools are registered; the failure and the mismatch are gone.")
+
+
+def _require_fixed(name: str, page: str) -> None:
+    for gone in ("hicache_failure_active", "hicache_allocator_mismatch"):
+        _require(_active(page, gone) == [], f"{gone} is still active in {name}")
     for role in ("target", "draft"):
         _require_value(page, "hicache_pool_registered", 1, role=role)
     _require_value(page, "hicache_draft_builder_info", 1, state="applied")
-    _require(code == 0, f"the fixed server ended with {code} after SIGTERM")
-    show.print("   Both pools are registered; the failure and the mismatch are gone.")
 
 
 def _server(harness: Any, mooncake: Any, folder: Path, env: dict[str, str]) -> Any:
-    return harness.start_server(RELEASE, mooncake, env, folder=folder, draft="mha")
+    multiproc = folder / "multiproc"
+    multiproc.mkdir(parents=True)
+    env = {**env, "PROMETHEUS_MULTIPROC_DIR": str(multiproc)}
+    return harness.start_server(
+        RELEASE, mooncake, env, folder=folder, draft="mha", server_port=_SERVER_PORT
+    )
 
 
 @contextmanager
-def _metrics_page(folder: Path, env: dict[str, str]) -> Iterator[Any]:
-    """SGLang's own /metrics in a process that outlives the server; yields a function to scrape."""
-    pages = importlib.import_module("metrics_page")
-    with pages.start_metrics_page(RELEASE, env, folder / "page") as page:
-        yield lambda: _scrape(page)
+def _exporter(port: int, folder: Path) -> Iterator[str]:
+    """The exporter over the demonstration's journals, in a process of its own; its address."""
+    address = f"127.0.0.1:{port}"
+    flags = [f"--journal.dir={folder / 'state'}", f"--web.listen-address={address}"]
+    with (folder / "exporter.log").open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603 - ourselves, flags of our own
+            [sys.executable, "-m", "hicache_obs.cli", "exporter", *flags], stderr=log
+        )
+    try:
+        yield f"http://{address}"
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
 
 
-def _scrape(page: Any) -> str:
-    deadline = time.monotonic() + _START_S
-    while True:
+def _is_dead(page: str) -> bool:
+    ups = [sample.value for sample in _samples(page, "hicache_worker_up")]
+    return ups == [0]
+
+
+def _is_up(page: str) -> bool:
+    """Whether the newest start got past HiCache start-up."""
+    return any(_samples(page, "hicache_worker_starts_total", outcome="success"))
+
+
+def _scrape_until(exporter: str, there: Callable[[str], bool]) -> str:
+    """The page as soon as it shows what is waited for; the newest one if that takes too long."""
+    deadline = time.monotonic() + _LOOK_S
+    page = ""
+    while time.monotonic() < deadline and not there(page):
+        time.sleep(0.1)
         try:
-            body: str = page.scrape()
-        except OSError:
-            if time.monotonic() > deadline or page.process.poll() is not None:
-                raise
-            time.sleep(0.2)
-            continue
-        return body
+            with urllib.request.urlopen(f"{exporter}/metrics", timeout=10) as answer:  # noqa: S310 - http, ours
+                page = answer.read().decode()
+        except OSError as error:
+            _require(time.monotonic() < deadline, f"the exporter does not answer: {error}")
+    return page
 
 
 def _last_error(log: str) -> str:
@@ -183,7 +216,7 @@ def _require_value(page: str, name: str, value: float, **labels: str) -> None:
 
 def _print_series(show: Console, page: str) -> None:
     """The series to look at, without the labels that are the same on all of them."""
-    hidden = {"model_name", "engine_type", "tp_rank", "pp_rank", "dp_rank", "server_port"}
+    hidden = {"model_name", "engine_type", "tp_rank", "pp_rank", "dp_rank", "server_port", "host"}
     for name in _SHOWN:
         for sample in _active(page, name):
             labels = ",".join(

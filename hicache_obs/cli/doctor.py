@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
+import resource
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,9 +25,11 @@ from hicache_obs.cli.installed import (
     mooncake_has_allocator,
     mooncake_release,
 )
+from hicache_obs.exporter.page import size
+from hicache_obs.hooks import limits
 from hicache_obs.sglang_targets import RELEASES, release_key, targets_for
 
-OK, PROBLEM, NOTE = "ok", "problem", "note"
+OK, PROBLEM, NOTE, UNSEEN = "ok", "problem", "note", "unseen"
 _HALF_SEGMENT = ("0.5.21", "0.5.23")
 
 
@@ -44,34 +50,45 @@ class Finding:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(sglang_path: Path | None, as_json: bool) -> None:
-    """Say whether the installed SGLang is affected, and whether every hook point is there.
+    """Look before a server is started: known defects of the installed SGLang, hook points, limits,
+    the state directory and who can read it.
 
-    Ends with 0 if all is well, 1 if there are problems, 2 if it could not look. Nothing of
-    SGLang or Mooncake is imported.
+    Ends with 0 if all is well, 1 if there are problems, 2 if SGLang could not be looked at (the
+    rest is told all the same). Nothing of SGLang or Mooncake is imported.
 
     Example: hicache-obs doctor --json
     """
-    try:
-        installed = find_sglang(sglang_path)
-        findings = list(examine(installed, config.load()))
-    except (OSError, SyntaxError) as error:
-        click.echo(f"hicache-obs doctor: {error}", err=True)
-        sys.exit(2)
+    settings = config.load()
+    findings = [*_sglang(sglang_path, settings), *surroundings(settings)]
     if as_json:
         click.echo(json.dumps({"findings": [asdict(f) for f in findings]}, indent=2))
     else:
         _print(findings)
-    sys.exit(any(finding.state == PROBLEM for finding in findings))
+    states = {finding.state for finding in findings}
+    sys.exit(2 if UNSEEN in states else int(PROBLEM in states))
+
+
+def _sglang(path: Path | None, settings: config.Config) -> list[Finding]:
+    try:
+        return list(examine(find_sglang(path), settings))
+    except (OSError, SyntaxError) as error:
+        return [Finding("SGLang", UNSEEN, str(error))]
 
 
 def examine(installed: Installed, settings: config.Config) -> Iterator[Finding]:
-    """All findings about an SGLang on disk and this process's settings."""
+    """All findings about an SGLang on disk."""
     yield _release(installed)
     yield _draft_builder(installed, settings)
     yield _half_segment(installed)
     yield Finding("asymmetric drafts", NOTE, draft_builder.NOT_COVERED)
     yield _hook_points(installed)
+
+
+def surroundings(settings: config.Config) -> Iterator[Finding]:
+    """All findings about this process's libraries, limits, directory and settings."""
     yield _mooncake()
+    yield _memory()
+    yield _locked_memory()
     yield _state_dir(settings)
     for problem in settings.problems:
         yield Finding("settings", PROBLEM, problem)
@@ -153,14 +170,51 @@ def _mooncake() -> Finding:
     )
 
 
+def _memory() -> Finding:
+    limit = limits.nearest()
+    if not limit.limit_source:
+        return Finding("memory", NOTE, "no limit can be read here")
+    return Finding(
+        "memory",
+        OK,
+        f"{size(limit.free)} left of {size(limit.limit_bytes)} ({limit.limit_source}): all host "
+        "pools of all ranks, target and draft, come out of it, and SGLang keeps 10 GB back",
+    )
+
+
+def _locked_memory() -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        return Finding("locked memory", OK, "unlimited")
+    text = f"ulimit -l is {size(soft)}: registration with an RDMA device needs it unlimited"
+    return Finding("locked memory", NOTE, text)
+
+
+def _readers(directory: Path) -> str:
+    """Who may read the journals in an existing directory (files are 0640)."""
+    status = directory.stat()
+    try:
+        owner = pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        owner = str(status.st_uid)
+    try:
+        group = grp.getgrgid(status.st_gid).gr_name
+    except KeyError:
+        group = str(status.st_gid)
+    mode = stat.S_IMODE(status.st_mode)
+    text = f"{mode:04o} {owner}:{group}, so an exporter reads it as {owner}"
+    return f"{text} or in group {group}" if mode & 0o050 == 0o050 else text
+
+
 def _state_dir(settings: config.Config) -> Finding:
     directory = settings.state_dir or config.SYSTEM_STATE_DIR
     existing = directory
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        how = "writable" if existing == directory else "will be created"
-        return Finding("state directory", OK, f"{directory}, {how}")
+        if existing != directory:
+            return Finding("state directory", OK, f"{directory}, will be created (0770)")
+        return Finding("state directory", OK, f"{directory}, writable; {_readers(directory)}")
     state = NOTE if settings.state_dir is None else PROBLEM
     return Finding(
         "state directory",
@@ -176,7 +230,7 @@ def _print(findings: list[Finding]) -> None:
         for finding in findings:
             click.echo(f"{finding.state}\t{finding.check}\t{finding.text}")
         return
-    colours = {OK: "green", PROBLEM: "red", NOTE: "yellow"}
+    colours = {OK: "green", PROBLEM: "red", NOTE: "yellow", UNSEEN: "red"}
     table = Table("", "check", "finding", box=None, padding=(0, 1))
     for finding in findings:
         state = f"[{colours[finding.state]}]{finding.state}[/]"

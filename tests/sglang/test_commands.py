@@ -51,6 +51,8 @@ def test_doctor_knows_the_release(release: str, tmp_path: Path) -> None:
     assert found["draft builder"]["state"] == DRAFT_STATE.get(release, "ok")
     fixed = "fixed upstream" in found["draft builder"]["text"]
     assert fixed == (release not in DRAFT_STATE)
+    assert found["memory"]["state"] == "ok"
+    assert found["state directory"]["text"].startswith(f"{tmp_path}, writable; 0700 root:root, so")
     half = found["MHA target"]["state"] == "note"
     assert half == (release in ("0.5.21", "0.5.22", "0.5.23"))
     assert "asymmetric" in found["asymmetric drafts"]["text"]
@@ -89,7 +91,9 @@ def test_doctor_finds_a_moved_name(tmp_path: Path) -> None:
 def test_doctor_that_cannot_look_says_so(tmp_path: Path) -> None:
     done = hicache_obs("doctor", "--sglang-path", str(tmp_path))
     assert done.returncode == 2
-    assert "holds no SGLang" in done.stderr
+    assert "unseen\tSGLang\t" in done.stdout
+    assert "holds no SGLang" in done.stdout
+    assert "\tmemory\t" in done.stdout, "the rest is told all the same"
     assert hicache_obs("doctor").returncode == 2, "no SGLang is installed for this Python"
 
 
@@ -104,6 +108,7 @@ def test_demo_without_its_sglang_fails_and_says_what_to_do(tmp_path: Path) -> No
 def test_demo_shows_the_failure_and_the_fix() -> None:
     done = hicache_obs("demo")
     assert done.returncode == 0, done.stdout
+    assert "What the exporter serves of it" in done.stdout
     assert 'cause="foreign_buffer"' in done.stdout
     assert 'hicache_draft_builder_info{state="applied"} 1' in done.stdout
     assert "All steps did what they say" in done.stdout
