@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+from hicache_obs.causes import CAUSES
 from hicache_obs.config import SETTINGS
 from hicache_obs.metrics import METRICS, WORKER_LABELS
 from hicache_obs.sglang_targets import RELEASES, targets_for
@@ -21,6 +22,11 @@ def settings() -> str:
     rows = [f"| `{s.variable}` | `{s.default}` | {s.meaning} |" for s in SETTINGS]
     rows = [row.replace("| `` |", "| |") for row in rows]
     return "\n".join(["| variable | default | meaning |", "|---|---|---|", *rows])
+
+
+def causes() -> str:
+    rows = [f"| `{c.name}` | {c.meaning} | {c.action} |" for c in CAUSES.values()]
+    return "\n".join(["| cause | what it means | what to do first |", "|---|---|---|", *rows])
 
 
 def metrics() -> str:
@@ -42,6 +48,7 @@ def releases() -> str:
 
 
 TABLES = {
+    "causes": causes,
     "settings": settings,
     "metrics": metrics,
     "worker-labels": worker_labels,

@@ -64,7 +64,7 @@ _TABLE = (
         "a buffer of no bytes was registered",
         "look at the pool's size: --hicache-size and --hicache-ratio",
     ),
-    # Any mode
+    # Registration, any mode (the same; SGLang mooncake_store.py register_buffer)
     Cause(
         "null_pointer",
         "there is no memory behind the buffer: its allocation failed without an error",
@@ -87,7 +87,7 @@ _TABLE = (
         "read the exception and the Mooncake lines just before",
     ),
     Cause("exception", "SGLang raised, and no code came with it", "read the exception's text"),
-    # Set-up
+    # Set-up (SGLang mooncake_store.py, MooncakeStore.__init__)
     Cause(
         "allocator_required",
         "a standalone store wants Mooncake's allocator, and the target pool has another",
@@ -108,7 +108,7 @@ _TABLE = (
         "the store's configuration cannot be read",
         "check --hicache-storage-backend-extra-config or SGLANG_HICACHE_MOONCAKE_CONFIG_PATH",
     ),
-    # Allocation and page-locking
+    # Allocation and page-locking (SGLang pool_host/; mooncake shm_helper.cpp)
     Cause(
         "budget",
         "SGLang found less free memory than the pool needs and its reserve",
@@ -131,7 +131,7 @@ _TABLE = (
         "Mooncake's allocator could not make shared memory",
         "read the exception: too many open files is ulimit -n, too large is ulimit -f",
     ),
-    # Told by the exporter, after a death
+    # Told by the exporter, after a death (hicache_obs/exporter/verdict.py)
     Cause(
         "crashed_in_call",
         "the process ended inside a native call: a crash, or somebody killed it there",

@@ -1,8 +1,7 @@
-"""Known lines of SGLang, Mooncake and our own log, and the causes that they tell.
+"""Known failure lines of SGLang, Mooncake, the kernel and our own, and the causes that they tell.
 
-Texts as SGLang 0.5.11 to 0.5.23 and Mooncake 0.3.13.post1 print them (mem_cache/memory_pool_host.py
-and pool_host/, storage/mooncake_store/; mooncake dummy_client.cpp, real_client.cpp and the RDMA
-transport).
+Texts as SGLang 0.5.11 to 0.5.23 and Mooncake 0.3.13.post1 print them; *source* names the file, or
+the public report of a line not seen here.
 """
 
 from __future__ import annotations
@@ -10,126 +9,292 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+TELLS, MAY_BE = "tells", "may be"
+"""How sure the causes of a line are."""
+
+ROOT, REFUSAL, WORSE, AFTER = range(4)
+"""Where a line stands between the root of a failure and its end: it names what was wrong; something
+was refused; it went on, but worse than asked for; it only follows from another failure."""
+
 
 class Line(NamedTuple):
-    """A *pattern* and the *causes* it may stand for; *rank* says how close to the root it is:
-    0 names the cause itself, 1 narrows it, 2 only follows from another failure."""
+    """A *pattern* and the *causes* that it tells or may be; without any it has those of its code.
+    Groups of the pattern: ``cause`` is the cause itself, ``code`` a return code of *space*."""
 
     pattern: re.Pattern[str]
+    says: str
+    source: str
+    certainty: str
     causes: tuple[str, ...]
     rank: int
-    says: str
+    space: str
 
 
-def _line(pattern: str, causes: str, rank: int, says: str) -> Line:
-    return Line(re.compile(pattern), tuple(causes.split()), rank, says)
+def _line(
+    pattern: str,
+    says: str,
+    source: str,
+    *,
+    tells: str = "",
+    may_be: str = "",
+    rank: int = ROOT,
+    space: str = "",
+) -> Line:
+    certainty = MAY_BE if may_be else TELLS
+    causes = tuple((tells or may_be).split())
+    return Line(re.compile(pattern, re.MULTILINE), says, source, certainty, causes, rank, space)
 
+
+_STORE = "SGLang mem_cache/storage/mooncake_store/mooncake_store.py"
+_STANDALONE = "Mooncake dummy_client.cpp"
 
 LINES = (
+    # Our own
     _line(
-        r"hicache-obs: registration of the \w+ host pool .* cause (?P<cause>\w+)",
-        "",
-        0,
+        r"hicache-obs: registration of the \w+ host pool \(.*failed: "
+        r"code (?:none|(?P<code>-?\d+)), cause (?P<cause>\w+)",
         "hicache-obs told the cause when it happened",
+        "hicache_obs/hooks/registration.py",
+        space="store",
     ),
     _line(
-        r"hicache-obs: the \w+ host pool .* has allocator \w+ where \w+ is needed",
-        "foreign_buffer",
-        0,
-        "the pool's allocator is not the one that its registration needs",
+        r"hicache-obs: the \w+ host pool .* is needed \((?:draft_differs_from_target|bypassed)\)",
+        "this pool's memory cannot be registered",
+        "hicache_obs/hooks/mismatch.py",
+        tells="foreign_buffer",
     ),
+    _line(
+        r"hicache-obs: the \w+ host pool .* is needed \((?:fallback|backend_requires)\)",
+        "this pool's allocator is not the store's",
+        "hicache_obs/hooks/mismatch.py",
+        tells="allocator_required",
+    ),
+    # Registration of a buffer
     _line(
         r"Buffer is not in any registered shared memory",
-        "foreign_buffer",
-        0,
-        "the standalone client does not know the memory",
+        "the standalone client does not know this memory",
+        _STANDALONE,
+        tells="foreign_buffer",
     ),
     _line(
-        r"Fallback to use default allocator",
-        "foreign_buffer",
-        0,
-        "Mooncake has no host allocator (before 0.3.8.post1), so SGLang took its own",
+        r"Invalid buffer address or size for registration",
+        "the buffer is not a whole segment",
+        _STANDALONE,
+        tells="segment_size_mismatch",
     ),
     _line(
-        r"requires MooncakeHostTensorAllocator",
-        "allocator_required",
-        0,
-        "the standalone store refused the target's allocator",
+        r"dummy_client\.cpp:\d+\] Invalid buffer pointer",
+        "the buffer has no address",
+        _STANDALONE,
+        tells="null_pointer",
     ),
     _line(
-        r"Not enough host memory available\. Requesting .* but only have",
-        "budget",
-        0,
-        "SGLang's own check of free memory refused the pool",
+        r"Failed to (?:implicitly )?register (?:new )?SHM via IPC|RealClient failed to map shared",
+        "the client could not map the worker's segment",
+        _STANDALONE,
+        tells="ipc_or_remote_map",
     ),
     _line(
-        r"cudaHostRegister failed \(rc=\d+|CUDA error: invalid argument",
-        "pin",
-        0,
-        "page-locking failed",
+        r"Transfer Engine does not support overlapped memory region",
+        "a registered buffer shares bytes with this one",
+        "Mooncake transfer_engine_impl.cpp",
+        tells="overlap",
     ),
     _line(
-        r"Failed to map shared memory|set shared memory size|Cannot allocate memory \(ENOMEM\)",
-        "mmap allocator_error",
-        0,
-        "the kernel refused memory",
+        r"Transfer Engine does not support zero length memory region",
+        "a buffer of no bytes was registered",
+        "Mooncake transfer_engine_impl.cpp",
+        tells="empty_buffer",
     ),
     _line(
-        r"Failed to register memory 0x[0-9a-f]+: .*\[(?P<errno>\d+)\]",
-        "transport",
-        0,
-        "the RDMA device refused the memory; the number is errno",
+        r"Failed to register memory 0x[0-9a-f]+: .*\[(?P<code>\d+)\]",
+        "the RDMA device refused the memory",
+        "Mooncake rdma_context.cpp (issues 281, 1382)",
+        tells="transport",
+        space="errno",
     ),
     _line(
-        r"Register mem ret:\d+|register ptr failed",
-        "transport",
-        0,
+        r"Register mem ret:(?P<code>\d+)|register ptr failed",
         "Ascend refused the memory",
+        "Mooncake issues 1854, 4046; LMCache-Ascend issue 242",
+        tells="transport",
+        space="acl",
     ),
     _line(
-        r"No RDMA devices found",
-        "transport",
-        1,
-        "there is no RDMA device: the transfer engine takes TCP",
-    ),
-    _line(r"NotSupportedTransport", "transport", 0, "the two sides speak different protocols"),
-    _line(
-        r"Failed to setup Mooncake store, error code: (?P<code>-?\d+)",
-        "client_unreachable master_unreachable ipc_or_remote_map transport",
-        1,
-        "the store could not be set up",
+        r"Mooncake memory registration failed(?: \(ret=(?P<code>-?\d+))?",
+        "the transfer engine refused a buffer",
+        "SGLang distributed/device_communicators/mooncake_transfer_engine.py",
+        may_be="transport overlap",
+        rank=REFUSAL,
+        space="te",
     ),
     _line(
         r"Failed to register buffer(?: to Mooncake Store)?, error code: (?P<code>-?\d+)",
-        "",
-        1,
-        "a buffer was refused",
+        "Mooncake refused a buffer",
+        _STORE,
+        rank=REFUSAL,
+        space="store",
     ),
     _line(
-        r"Mooncake memory registration failed",
-        "transport",
-        1,
-        "the transfer engine refused a buffer",
+        r"AttributeError: .* has no attribute '(?:kv_buffer|get_page_buffer_meta)'",
+        "the pool has no buffer that SGLang registers",
+        "SGLang mem_cache/base_hicache_storage.py and pools",
+        tells="unsupported_buffer_shape",
     ),
     _line(
-        r"has no attribute '(?:kv_buffer|setup_dummy|batch_get_buffer)'",
-        "unsupported_buffer_shape",
-        1,
-        "SGLang and the pool or Mooncake do not fit",
+        r"Mooncake store is not initialized\.",
+        "the store was used before it was set up",
+        _STORE,
+        tells="not_initialized",
+        rank=AFTER,
+    ),
+    # Set-up of the store
+    _line(
+        r"requires MooncakeHostTensorAllocator",
+        "the standalone store refused the target's allocator",
+        _STORE,
+        tells="allocator_required",
     ),
     _line(
-        r"[Ww]armup failed|Mooncake .*[Ww]armup", "warmup_failed", 1, "a first put or get failed"
+        r"Fallback to use default allocator",
+        "the storage's allocator cannot be imported, so SGLang took its own: harmless with an "
+        "embedded store, fatal with a standalone one",
+        "SGLang mem_cache/pool_host/common.py",
+        may_be="allocator_required foreign_buffer",
     ),
     _line(
-        r"Out of memory: Killed process|oom-kill:|Memory cgroup out of memory",
-        "oom_suspected",
-        0,
+        r"Please install mooncake by following the instructions",
+        "the Mooncake library cannot be imported",
+        _STORE,
+        tells="mooncake_missing",
+    ),
+    _line(
+        r"dummy_client\.cpp:\d+\] (?:Dummy Client not available|Failed to connect to real client)",
+        "the standalone client does not answer",
+        _STANDALONE,
+        tells="client_unreachable",
+    ),
+    _line(
+        r"master_client\.cpp:\d+\] Client not available|Launch mooncake store server timeout",
+        "the master does not answer",
+        "Mooncake master_client.cpp; " + _STORE,
+        tells="master_unreachable",
+    ),
+    _line(
+        r"Failed to setup Mooncake store, error code: (?P<code>-1)\b",
+        "the store, most likely a standalone client, could not be set up",
+        _STORE,
+        may_be="client_unreachable ipc_or_remote_map transport",
+        rank=REFUSAL,
+        space="store",
+    ),
+    _line(
+        r"Failed to setup Mooncake store, error code: (?P<code>-(?!1\b)\d+)",
+        "the embedded store could not be set up",
+        _STORE,
+        may_be="master_unreachable transport",
+        rank=REFUSAL,
+        space="store",
+    ),
+    _line(
+        r"Warmup put failed after \d+ attempts",
+        "a first put did not work, ten times",
+        _STORE,
+        may_be="warmup_failed master_unreachable client_unreachable",
+        rank=REFUSAL,
+    ),
+    _line(
+        r"Config file path not set\. Please set|Failed to load config from|"
+        r"Configuration loading failed: (?!Launch mooncake)|"
+        r"(?:master_server_address or client_server_address|'MOONCAKE_CLIENT') is (?:not set|req)",
+        "the store's configuration cannot be read",
+        _STORE,
+        tells="bad_config",
+    ),
+    _line(
+        r"NotSupportedTransport",
+        "the two sides speak different protocols (rdma and tcp)",
+        "Mooncake common/base/status.h (issues 553, 882)",
+        tells="transport",
+    ),
+    _line(
+        r"No RDMA devices found",
+        "Mooncake sees no RDMA device: with protocol rdma the transfer engine takes TCP in "
+        "silence and the store refuses; with protocol tcp this is as it should be",
+        "Mooncake topology.cpp",
+        may_be="transport",
+        rank=WORSE,
+    ),
+    # Memory of a host pool
+    _line(
+        r"Not enough host memory (?:available|for).*Requesting .* but only have|"
+        r"host memory should be larger than the device memory",
+        "SGLang's own check refused the size of a host pool",
+        "SGLang mem_cache/memory_pool_host.py, pool_host/",
+        tells="budget",
+    ),
+    _line(
+        r"cudaHostRegister failed \((?:rc|code)=(?P<code>\d+)",
+        "a host pool could not be page-locked",
+        "SGLang mem_cache/pool_host/common.py",
+        tells="pin",
+        space="cuda",
+    ),
+    _line(
+        r"CUDA error: invalid argument",
+        "PyTorch could not page-lock memory, or another CUDA call failed",
+        "SGLang issues 6285, 7666",
+        may_be="pin",
+    ),
+    _line(
+        r"Failed to map shared memory: |OSError: \[Errno 12\]|"
+        r"[Cc]an(?:'t|not) allocate memory: you tried|^MemoryError",
+        "the kernel gave no memory for a host pool",
+        "Mooncake shm_helper.cpp; Python mmap; PyTorch",
+        tells="mmap",
+    ),
+    _line(
+        r"Failed to (?:create anonymous shared memory|set shared memory size): ",
+        "Mooncake could not make shared memory",
+        "Mooncake shm_helper.cpp",
+        tells="allocator_error",
+    ),
+    _line(
+        r"MooncakeHostMemAllocator\.alloc returned a null|\(\d+ bytes\) returned a null pointer",
+        "the kernel gave no memory for a host pool",
+        _STORE + " of 0.5.23",
+        tells="null_pointer",
+    ),
+    _line(
+        r"Hugepage mmap .*falling back to plain mmap",
+        "no huge pages were free: the pool has ordinary pages",
+        "SGLang mem_cache/mmap_allocator.py",
+        rank=WORSE,
+    ),
+    # The end of a process
+    _line(
+        r"Out of memory: Killed process|oom-kill:|Memory cgroup out of memory|OOMKilled",
         "the kernel killed a process for its memory",
+        "Linux",
+        tells="oom_suspected",
+    ),
+    _line(
+        r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted)|exit code: -(?:11|7|6)\)",
+        "a process crashed in native code",
+        "Python faulthandler; SGLang entrypoints/engine.py",
+        tells="crashed_in_call",
+    ),
+    _line(
+        r"scheduler died during initialization \(exit code: -9\)",
+        "a scheduler was killed (SIGKILL)",
+        "SGLang entrypoints/engine.py",
+        may_be="oom_suspected crashed_in_call",
+        rank=REFUSAL,
     ),
     _line(
         r"Received sigquit from a child process|Scheduler hit an exception",
-        "peer",
-        2,
-        "SGLang ends all ranks when one fails",
+        "SGLang ends the whole server when one process fails: look above",
+        "SGLang entrypoints/engine.py, managers/scheduler.py",
+        rank=AFTER,
     ),
 )

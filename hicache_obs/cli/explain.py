@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import difflib
+import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TextIO
 
 import click
 from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
 
 from hicache_obs.causes import CAUSES, Cause
 from hicache_obs.causes import explain as cause_of
-from hicache_obs.codes import SPACES, Code, meanings
-from hicache_obs.log_lines import LINES, Line
+from hicache_obs.codes import CODES, SPACES, Code, meanings
+from hicache_obs.log_lines import LINES, TELLS, Line
 
-_NUMBER = re.compile(r"(?:rc=|code=|errno=|ret:)?(-?\d{1,9})")
+_NUMBER = re.compile(r"(?:(?:rc|code|errno|ret)[=:] ?)?(-?\d{1,9})")
 _SHOWN = 300
+LONGEST = 1 << 14
+"""Characters of a line that are looked at in one piece: a log may hold gigabytes without an end
+of line."""
+BLOCK = 500
+"""Lines that are searched together: most blocks hold nothing known, and one look tells it."""
 
 
 @dataclass
@@ -30,16 +39,21 @@ class Found:
     number: int
     text: str
     causes: tuple[str, ...]
-    codes: tuple[int, ...]
+    codes: tuple[Code, ...]
     count: int = 1
+
+    @property
+    def certain(self) -> bool:
+        """Whether the line names its cause, and does not only narrow it."""
+        return self.line.certainty == TELLS and len(self.causes) == 1
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, metavar="[CODE|CAUSE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def explain(words: tuple[str, ...], as_json: bool) -> None:
-    """Say what a return code or a cause means and what to do; or find the known failure lines in
-    an SGLang log on standard input.
+    """Say what a return code (-1, -600, rc=712) or a cause means and what to do first; without an
+    argument, or with "-", find the known failure lines in an SGLang log on standard input.
 
     Ends with 0 if something was explained, 1 if a log holds nothing known, 2 for a word or number
     that is not known.
@@ -49,87 +63,114 @@ def explain(words: tuple[str, ...], as_json: bool) -> None:
              kubectl logs sglang-0 | hicache-obs explain
     """
     if words and words != ("-",):
-        _words(words, as_json)
+        _explain_words(words, as_json)
         return
-    if sys.stdin.isatty():
-        raise click.UsageError("name a code or a cause, or give a log on standard input")
-    sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]  # a text stream here
-    found = sorted(search(sys.stdin), key=lambda one: (one.line.rank, one.number))
+    if not words and sys.stdin.isatty():
+        raise click.UsageError(
+            "name a code or a cause (hicache-obs explain -1), or give a log on standard input "
+            "(hicache-obs explain < sglang.log)"
+        )
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    found = root_first(search(sys.stdin))
     if as_json:
         click.echo(json.dumps({"v": 1, "found": [_row(one) for one in found]}, indent=2))
     elif found:
-        _print_found(found)
+        _show_found(found)
     else:
         click.echo("no known failure line of HiCache or Mooncake in this log", err=True)
     sys.exit(0 if found else 1)
 
 
-def search(log: TextIO) -> Iterable[Found]:
+def search(log: TextIO) -> list[Found]:
     """The known lines of a log, once each by what they tell, however long it is."""
-    kinds: dict[tuple[Line, tuple[str, ...], tuple[int, ...]], Found] = {}
-    for number, text in enumerate(log, 1):
-        for line in LINES:
-            match = line.pattern.search(text)
-            if match is None:
-                continue
-            told = match.groupdict()
-            causes = (told["cause"],) if told.get("cause") else line.causes
-            codes = tuple(int(told[name]) for name in ("code", "errno") if told.get(name))
-            causes = causes or tuple(dict.fromkeys(c for v in codes for c in _of_registration(v)))
-            known = kinds.get((line, causes, codes))
-            if known is None:
-                shown = text.strip()[:_SHOWN]
+    kinds: dict[tuple[Line, tuple[str, ...], tuple[Code, ...]], Found] = {}
+    lines = _lines(log)
+    while block := list(islice(lines, BLOCK)):
+        whole = "".join(text for _, text in block)
+        for line in (line for line in LINES if line.pattern.search(whole)):
+            for number, text in block:
+                match = line.pattern.search(text)
+                if match is None:
+                    continue
+                causes, codes = _told(line, match)
+                known = kinds.get((line, causes, codes))
+                if known is not None:
+                    known.count += 1
+                    continue
+                shown = text[max(0, match.start() - _SHOWN // 2) :].strip()[:_SHOWN]
                 kinds[line, causes, codes] = Found(line, number, shown, causes, codes)
-            else:
-                known.count += 1
-    return kinds.values()
+    return list(kinds.values())
 
 
-def _of_registration(value: int) -> Iterator[str]:
-    for code in meanings(value):
-        if code.space == "store":
-            yield from code.causes
+def root_first(found: list[Found]) -> list[Found]:
+    """The most likely root cause first: what names a cause, then what narrows it, then the rest."""
+    return sorted(found, key=lambda one: (one.line.rank, not one.certain, one.number))
 
 
-def _words(words: tuple[str, ...], as_json: bool) -> None:
-    explained = [(word, _known(word)) for word in words]
+def _lines(log: TextIO) -> Iterator[tuple[int, str]]:
+    number, begins = 0, True
+    while text := log.readline(LONGEST):
+        number += begins
+        begins = text.endswith("\n")
+        yield number, text
+
+
+def _told(line: Line, match: re.Match[str]) -> tuple[tuple[str, ...], tuple[Code, ...]]:
+    groups = match.groupdict()
+    code = groups.get("code")
+    codes = tuple(meanings(int(code), line.space)) if code else ()
+    if groups.get("cause"):
+        return (groups["cause"],), codes
+    return line.causes or tuple(dict.fromkeys(c for one in codes for c in one.causes)), codes
+
+
+def _explain_words(words: tuple[str, ...], as_json: bool) -> None:
+    explained = [(word, *_known(word)) for word in words]
     if as_json:
         rows = [
             {
                 "word": word,
-                "causes": [_fields(c) for c in causes],
-                "codes": [_fields(c) for c in codes],
+                "causes": [cause._asdict() for cause in causes],
+                "codes": [code._asdict() for code in codes],
             }
-            for word, (causes, codes) in explained
+            for word, causes, codes in explained
         ]
         click.echo(json.dumps({"v": 1, "explained": rows}, indent=2))
         return
-    console = _console()
-    for word, (causes, codes) in explained:
+    console = Console(highlight=False, soft_wrap=True)
+    for word, causes, codes in explained:
         for cause in causes:
-            _print_cause(console, cause)
+            _show(console, cause.name, _cause_lines(cause))
         for code in codes:
-            title = f"{word}  {code.name}  ({SPACES[code.space]})"
-            _print(console, title, code.meaning, code.action)
+            lines = [("means", code.meaning), ("do", code.action)]
             if code.causes:
-                console.print(f"    it may be: {', '.join(code.causes)}", markup=False)
+                lines.append(("may be", ", ".join(code.causes)))
+            _show(console, f"{word}  {code.name}  ({SPACES[code.space]})", lines)
 
 
 def _known(word: str) -> tuple[list[Cause], list[Code]]:
+    """The causes and codes that *word* names; ends the command where there is none."""
     if word in CAUSES:
         return [CAUSES[word]], []
     number = _NUMBER.fullmatch(word)
     codes = meanings(int(number[1])) if number else []
     if codes:
         return [], codes
-    near = difflib.get_close_matches(word, CAUSES, n=3)
+    if number:
+        near = [str(value) for value in _near(int(number[1]))]
+    else:
+        near = difflib.get_close_matches(word, CAUSES, n=3)
     hint = f"did you mean {', '.join(near)}?" if near else f"causes are: {', '.join(CAUSES)}"
     click.echo(f"hicache-obs explain: {word!r} is no known code or cause; {hint}", err=True)
     sys.exit(2)
 
 
-def _fields(row: Cause | Code) -> dict[str, Any]:
-    return row._asdict()
+def _near(value: int) -> list[int]:
+    """Known codes that differ from *value* in the sign only, or in one digit."""
+    known = {str(code.value): code.value for code in CODES}
+    names = [str(-value), *difflib.get_close_matches(str(value), known, n=3, cutoff=0.7)]
+    return [known[name] for name in dict.fromkeys(names) if name in known]
 
 
 def _row(one: Found) -> dict[str, Any]:
@@ -138,38 +179,48 @@ def _row(one: Found) -> dict[str, Any]:
         "count": one.count,
         "text": one.text,
         "says": one.line.says,
-        "certain": one.line.rank == 0 and len(one.causes) == 1,
-        "causes": [_fields(cause_of(name)) for name in one.causes],
-        "codes": [_fields(code) for value in one.codes for code in meanings(value)],
+        "certain": one.certain,
+        "causes": [cause_of(name)._asdict() for name in one.causes],
+        "codes": [code._asdict() for code in one.codes],
+        "source": one.line.source,
     }
 
 
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
+def _cause_lines(cause: Cause) -> list[tuple[str, str]]:
+    return [("means", cause.meaning), ("do", cause.action)]
 
 
-def _print(console: Console, title: str, meaning: str, action: str) -> None:
-    console.print(title, style="bold", markup=False)
-    console.print(f"    means: {meaning}", markup=False)
-    console.print(f"    do: {action}", markup=False, style="green")
-
-
-def _print_cause(console: Console, cause: Cause) -> None:
-    _print(console, cause.name, cause.meaning, cause.action)
-
-
-def _print_found(found: list[Found]) -> None:
-    console = _console()
-    told: set[str] = set()
+def _show_found(found: list[Found]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    told: list[str] = []
     for one in found:
-        times = f", {one.count} times" if one.count > 1 else ""
-        console.print(f"line {one.number}{times}: {one.line.says}", style="bold", markup=False)
-        console.print(f"    {one.text}", style="dim", markup=False)
-        new = [name for name in one.causes if name not in told]
-        told.update(new)
-        if len(one.causes) > 1:
-            console.print(f"    it may be: {', '.join(one.causes)}", markup=False)
-        elif not new and one.causes:
-            console.print(f"    cause {one.causes[0]}: see above", markup=False)
-        elif new:
-            _print_cause(console, cause_of(new[0]))
+        times = f" ({one.count} times)" if one.count > 1 else ""
+        lines = [("log", one.text), *_verdict(one, told)]
+        told += one.causes if one.certain else ()
+        _show(console, f"line {one.number}{times}: {one.line.says}", lines)
+
+
+def _verdict(one: Found, told: list[str]) -> list[tuple[str, str]]:
+    """What a line says of the cause, in the light of those that lines before it have told."""
+    known = [name for name in one.causes if name in told]
+    codes = [("code", f"{code.name}: {code.meaning} (do: {code.action})") for code in one.codes]
+    if not one.certain:
+        if known:
+            return [("cause", f"most likely {known[0]}, see above")]
+        return [*codes, *(("may be", f"{name}: {cause_of(name).action}") for name in one.causes)]
+    cause = cause_of(one.causes[0])
+    if known:
+        return [("cause", f"{cause.name}, see above")]
+    return [*codes, ("cause", cause.name), *_cause_lines(cause)]
+
+
+def _show(console: Console, title: str, lines: list[tuple[str, str]]) -> None:
+    """A panel on a terminal; plain lines in a pipe."""
+    if not console.is_terminal:
+        click.echo("\n".join([title, *(f"    {name}: {text}" for name, text in lines)]))
+        return
+    styles = {"do": "green", "log": "dim", "cause": "bold red"}
+    body = Text("\n").join(
+        Text.assemble((f"{name}: ", "bold"), (text, styles.get(name, ""))) for name, text in lines
+    )
+    console.print(Panel(body, title=Text(title), title_align="left"), soft_wrap=False)

@@ -71,6 +71,8 @@ class Run:
     left: bool = False
     """Whether ``Scheduler.__init__`` was left by an exception, Ctrl-C included."""
     calls: dict[int, ev.CallEntered] = field(default_factory=dict)
+    used: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Bytes in use when a pool's memory was asked for, by role and pool."""
     refused: dict[int, ev.CallRefused] = field(default_factory=dict)
     """Calls that failed and whose cause was still being found out."""
     pools: dict[tuple[str, str], ev.PoolFacts] = field(default_factory=dict)
@@ -129,6 +131,8 @@ class Run:
             self.ready = True
         elif isinstance(event, ev.CallEntered):
             self.calls[event.call] = event
+            if event.api == "allocate":
+                self.used[event.role, event.pool] = event.used_bytes
         elif isinstance(event, ev.PoolReleased):
             self.pools.pop((event.role, event.pool), None)
         elif isinstance(event, ev.PoolNamed) or (

@@ -57,7 +57,7 @@ def _verdict(run: Run, after_another: bool) -> Verdict | None:
         return None if run.ready else Verdict("failure", "", PEER)
     if call is None:
         return Verdict("unfinished", "", "")
-    cause = OOM if _did_not_fit(call) else CRASHED
+    cause = OOM if _did_not_fit(run, call) else CRASHED
     return Verdict("failure", stage_of(call.api), cause)
 
 
@@ -66,9 +66,16 @@ def _refused(run: Run) -> CallRefused | None:
     return next(reversed(run.refused.values()), None)
 
 
-def _did_not_fit(call: CallEntered) -> bool:
-    """Whether the request went beyond the memory limit that was seen when the call began."""
-    return 0 < call.limit_bytes < call.used_bytes + call.bytes
+def _did_not_fit(run: Run, call: CallEntered) -> bool:
+    """Whether the request went beyond the memory limit that was seen when the call began.
+
+    Page-locking asks for memory that its allocation may have brought in already.
+    """
+    wanted = call.bytes
+    if call.api == "pin":
+        before = run.used.get((call.role, call.pool), call.used_bytes)
+        wanted -= min(wanted, max(0, call.used_bytes - before))
+    return 0 < call.limit_bytes < call.used_bytes + wanted
 
 
 def _apply(run: Run) -> None:

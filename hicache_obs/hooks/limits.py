@@ -6,6 +6,7 @@ v2), and the host. Where a container has a cgroup namespace, its own group is th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -28,48 +29,44 @@ class Limit(NamedTuple):
 
 
 def nearest(proc: Path = PROC, cgroups: Path = CGROUPS) -> Limit:
-    """The limit with the fewest bytes left."""
+    """The limit with the fewest bytes left. What cannot be read is left out; it never raises."""
     known = [*_groups(proc, cgroups), *_host(proc)]
     return min(known, key=lambda limit: limit.free, default=Limit())
 
 
 def _groups(proc: Path, cgroups: Path) -> Iterator[Limit]:
-    for line in _text(proc / "self" / "cgroup").splitlines():
+    for line in _text(f"{proc}/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
-            yield from _tree(cgroups, path, "memory.max", "memory.current", "inactive_file")
+            yield from _tree(f"{cgroups}", path, "memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
-            yield from _tree(cgroups / "memory", path, limit, used, "total_inactive_file")
+            yield from _tree(f"{cgroups}/memory", path, limit, used, "total_inactive_file")
 
 
-def _tree(root: Path, path: str, limit: str, used: str, cache: str) -> Iterator[Limit]:
-    group = root / path.lstrip("/")
-    if not group.is_dir():
-        group = root
-    while True:
-        allowed = _number(_text(group / limit))
+def _tree(root: str, path: str, limit: str, used: str, cache: str) -> Iterator[Limit]:
+    """The limits of the group at *path* and of its ancestors, as far as *root* shows them."""
+    names = [name for name in path.split("/") if name]
+    if ".." in names or not os.path.isdir("/".join((root, *names))):
+        names = []
+    for depth in range(len(names), -1, -1):
+        group = "/".join((root, *names[:depth]))
+        allowed = _number(_text(f"{group}/{limit}"))
         if allowed is not None and allowed < _UNLIMITED:
-            taken = _number(_text(group / used)) or 0
+            taken = _number(_text(f"{group}/{used}")) or 0
             yield Limit(allowed, max(0, taken - _cache(group, cache)), "cgroup")
-        if group == root or root not in group.parents:
-            return
-        group = group.parent
 
 
-def _cache(group: Path, name: str) -> int:
+def _cache(group: str, name: str) -> int:
     """File pages that the kernel gives up at once; no part of a working set."""
-    for line in _text(group / "memory.stat").splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return _number(value) or 0
-    return 0
+    _, _, rest = ("\n" + _text(f"{group}/memory.stat")).partition(f"\n{name} ")
+    return _number(rest.partition("\n")[0]) or 0
 
 
 def _host(proc: Path) -> Iterator[Limit]:
     found = {}
-    for line in _text(proc / "meminfo").splitlines()[:8]:
+    for line in _text(f"{proc}/meminfo").splitlines()[:8]:
         name, _, value = line.partition(":")
         found[name] = (_number(value.removesuffix("kB")) or 0) * 1024
     total, free = found.get("MemTotal", 0), found.get("MemAvailable", 0)
@@ -82,9 +79,11 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
-def _text(path: Path) -> str:
+def _text(path: str) -> str:
+    """What a small file holds, by one read (half the cost of a text file's); names of groups
+    may hold any byte."""
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(65536)
+        with open(path, "rb", buffering=0) as file:
+            return os.fsdecode(file.read(65536))
     except (OSError, ValueError):
         return ""

@@ -46,9 +46,15 @@ def register():
 
 
 def look(state_dir: Path) -> Host:
-    """What an exporter serves that was not there when it happened."""
+    """What an exporter serves that was not there when it happened: after the last rank's death,
+    which may come a moment after its server's."""
     host = Host([state_dir], keep=False)
+    until = time.monotonic() + 30
     host.refresh()
+    while 1 in values(host, "hicache_worker_up"):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+        host.refresh()
     return host
 
 

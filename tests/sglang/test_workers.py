@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Start, releases
 
 OFF = {"HICACHE_OBS_DRAFT_FIX": "off"}
 
-
-@pytest.mark.parametrize(
+TWO_RANKS: dict[str, Any] = {
+    "target": "mla",
+    "draft": "mha",
+    "ranks": 2,
+    "server_port": 30123,
+    "model_name": "org/model",
+    "extra_metric_labels": {"site": "a", "role": "b", "bytes": "c"},
+}
+two_rank_releases = pytest.mark.parametrize(
     "release", releases("0.5.14", "0.5.20", "0.5.21", "0.5.23", sample=("0.5.14", "0.5.23"))
 )
+
+
+@two_rank_releases
 def test_ranks_and_labels_are_those_of_sglang(start: Start, release: str) -> None:
-    run = start(
-        release,
-        target="mla",
-        draft="mha",
-        ranks=2,
-        server_port=30123,
-        model_name="org/model",
-        extra_metric_labels={"site": "a", "role": "b", "bytes": "c"},
-    )
+    run = start(release, **TWO_RANKS)
 
     assert run.ready, run.log[-2000:]
     labels = {
@@ -47,6 +50,32 @@ def test_ranks_and_labels_are_those_of_sglang(start: Start, release: str) -> Non
     for _, theirs, _ in sglang:
         for name in ("model_name", "engine_type", "tp_rank", "pp_rank"):
             assert theirs[name] in {"org/model", "unified", "0", "1"}
+
+
+@two_rank_releases
+def test_ranks_of_one_start_share_its_launch(start: Start, release: str) -> None:
+    first, second = start(release, **TWO_RANKS).of("run")
+    assert first["run"] != second["run"]
+    assert first["launch"] == second["launch"] != ""
+    assert first["boottime_ns"] > 0
+    assert second["boottime_ns"] > 0
+
+
+@two_rank_releases
+def test_a_call_that_takes_memory_tells_its_allocator_and_the_limit(
+    start: Start, release: str
+) -> None:
+    run = start(release, **TWO_RANKS)
+    taking = run.of("call_entered", api="allocate")
+    assert {entered["allocator"] for entered in taking} == {"mooncake"}
+    for entered in taking + run.of("call_entered", api="pin"):
+        assert entered["bytes"] > 0
+        assert entered["limit_source"] in ("cgroup", "host")
+        assert 0 < entered["used_bytes"] < entered["limit_bytes"]
+    for entered in run.of("call_entered", api="register_buffer"):
+        assert (entered["mode"], entered["allocator"]) == ("standalone", "mooncake")
+        assert (entered["limit_bytes"], entered["limit_source"]) == (0, "")
+    assert {entered["mode"] for entered in run.of("call_entered", api="setup")} == {"standalone"}
 
 
 def test_a_restart_over_the_same_directories_ends_the_failure(start: Start, tmp_path: Path) -> None:

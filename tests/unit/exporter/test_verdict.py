@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from journals import BUILT, ENTERED, READY, REGISTERED, THE_BUG, Worker, values
 
+from hicache_obs.events import SegmentAllocated
 from hicache_obs.exporter.host import Host
 
 GIB = 1 << 30
@@ -60,6 +61,31 @@ def test_a_request_beyond_the_limit(
     one = host()
     assert values(one, FAILURE, stage="allocation", cause=cause) == [1]
     assert values(one, STARTS, outcome="failure", stage="allocation", cause=cause) == [1]
+
+
+@pytest.mark.parametrize(
+    ("resident", "cause"), [(0, "oom_suspected"), (6, "crashed_in_call")], ids=["none", "all"]
+)
+def test_page_locking_asks_for_what_is_not_there_yet(
+    resident: int, cause: str, worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    """6 GiB of 10 with 5 in use: too much, unless the allocation has brought them in."""
+    allocate = replace(ALLOCATE, call=1, limit_bytes=10 * GIB, used_bytes=(5 - resident) * GIB)
+    if resident:
+        allocate = replace(allocate, used_bytes=0)
+    pin = replace(allocate, call=2, api="pin", used_bytes=max(5, resident) * GIB)
+    back = SegmentAllocated(
+        outcome="success",
+        call=1,
+        role="draft",
+        pool="draft",
+        allocator="mooncake",
+        bytes=6 * GIB,
+        address="0x1",
+        reason="",
+    )
+    worker().write(allocate, back, pin).die()
+    assert values(host(), FAILURE, stage="pinning", cause=cause) == [1]
 
 
 def test_ranks_that_die_because_another_failed(
