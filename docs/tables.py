@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hicache_obs.causes import CAUSES
 from hicache_obs.config import SETTINGS
+from hicache_obs.metrics import EXPORTER_METRICS as OWN
 from hicache_obs.metrics import METRICS, WORKER_LABELS
 from hicache_obs.sglang_targets import RELEASES, targets_for
 
@@ -38,6 +39,11 @@ def metrics() -> str:
     return "\n".join([*head, *rows])
 
 
+def exporter_metrics() -> str:
+    rows = [f"| `{m.name}` | {m.type} | {', '.join(m.labels)} | {m.help} |" for m in OWN]
+    return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows])
+
+
 def worker_labels() -> str:
     return ", ".join(f"`{label}`" for label in WORKER_LABELS)
 
@@ -51,6 +57,7 @@ TABLES = {
     "causes": causes,
     "settings": settings,
     "metrics": metrics,
+    "exporter-metrics": exporter_metrics,
     "worker-labels": worker_labels,
     "releases": releases,
 }

@@ -15,9 +15,12 @@ WORKER_LABELS = ("model_name", "engine_type", "tp_rank", "pp_rank", "dp_rank", "
 GAUGE, COUNTER = "gauge", "counter"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Metric:
-    """One metric: name as scraped, type, labels beside ``WORKER_LABELS``, help text."""
+    """One metric: name as scraped, type, labels beside ``WORKER_LABELS``, help text.
+
+    Each is one object of this module, so it is compared and hashed as that.
+    """
 
     name: str
     type: str

@@ -173,8 +173,8 @@ def _print_failing(console: Console, one: FailingServer, now: float) -> None:
         for key, value in facts.items():
             if value:
                 console.print(Text(f"    {key:10}{value}"))
-        if f.error_type or f.error:
-            console.print(Text(f"    {f.error_type}: {f.error}", style="dim"))
+        for ranks, text in told.texts:
+            console.print(Text(f"    {ranks}: {text}" if ranks else f"    {text}", style="dim"))
         console.print(Text(f"    means     {told.cause.meaning}"))
         console.print(Text(f"    do        {told.cause.action}", style="green"))
     for m in one.mismatches:

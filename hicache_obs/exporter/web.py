@@ -57,7 +57,11 @@ class App:
             found: Iterable[bytes] = self._metrics(environ, start)
             return found
         if path == "/":
-            page = render(self._host.view.snapshot, show_messages=self._show_messages)
+            page = render(
+                self._host.view.snapshot,
+                show_messages=self._show_messages,
+                metrics_path=self._web.metrics_path,
+            )
             return _answer(start, "200 OK", page, "text/html")
         if path == "/-/healthy":
             return self._healthy(start)

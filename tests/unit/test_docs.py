@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hicache_obs.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -23,9 +25,9 @@ def test_the_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["doctor", "--help"]])
-def test_every_help_has_an_example(arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "hicache_obs.cli", *arguments]
+@pytest.mark.parametrize("name", ["", *main.commands])
+def test_every_help_has_an_example(name: str) -> None:
+    command = [sys.executable, "-m", "hicache_obs.cli", *filter(None, [name]), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "Example: hicache-obs" in done.stdout
