@@ -43,7 +43,12 @@ def counters(run: Run) -> Iterator[tuple[Series, float]]:
     """The counters of a run by series."""
     worker = run.labels
     for (metric, labels), value in run.counters.items():
-        yield (metric, (*worker, *zip(metric.labels, labels, strict=True))), value
+        yield (metric, together(worker, metric, labels)), value
+
+
+def together(worker: Labels, metric: Metric, labels: tuple[str, ...]) -> Labels:
+    """The labels of a worker and of one row, sorted by name as they are served."""
+    return tuple(sorted((*worker, *zip(metric.labels, labels, strict=True))))
 
 
 def load(directory: Path) -> Checkpoint:
@@ -69,7 +74,7 @@ def _decode(row: dict[str, Any]) -> Checkpoint:
         metric = _BY_NAME.get(name)
         if metric is None:  # of another version
             continue
-        key = (metric, tuple((str(k), str(v)) for k, v in labels))
+        key = (metric, tuple(sorted((str(k), str(v)) for k, v in labels)))
         sums[key] = sums.get(key, 0.0) + float(value)
     ended = {
         str(name): None if verdict is None else Verdict(*(str(word) for word in verdict))

@@ -12,7 +12,6 @@ from prometheus_client.samples import Sample
 
 from hicache_obs import __version__
 from hicache_obs import metrics as m
-from hicache_obs.exporter.checkpoint import Labels
 from hicache_obs.exporter.host import View
 
 _ORDER = {metric: number for number, metric in enumerate((*m.METRICS, *m.EXPORTER_METRICS))}
@@ -25,27 +24,21 @@ class HostCollector(Collector):
         self._view = view
 
     def collect(self) -> Iterator[Family]:
-        view = self._view()
-        rows: dict[m.Metric, dict[Labels, float]] = defaultdict(dict)
-        for of_run in view.gauges:
-            for metric, labels, value in of_run:
-                rows[metric][labels] = value
-        for (metric, labels), value in view.counters.items():
-            rows[metric][labels] = value
-        for metric, labels, value in view.own:
-            rows[metric][labels] = value
-        build = (("version", __version__), ("python_version", python_version()))
-        rows[m.OBS_BUILD][build] = 1.0
-        for metric in sorted(rows, key=_ORDER.__getitem__):
-            yield _family(metric, rows[metric])
+        samples: dict[m.Metric, list[Sample]] = defaultdict(list)
+        for metric, _, labels, value in self._view().rows:
+            samples[metric].append(Sample(metric.name, labels, value))
+        build = {"version": __version__, "python_version": python_version()}
+        samples[m.OBS_BUILD].append(Sample(m.OBS_BUILD.name, build, 1.0))
+        for metric in sorted(samples, key=_ORDER.__getitem__):
+            yield _family(metric, samples[metric])
 
     def describe(self) -> Iterator[Family]:
         """Nothing: names are known, and a collection at registration would be in vain."""
         return iter(())
 
 
-def _family(metric: m.Metric, rows: dict[Labels, float]) -> Family:
+def _family(metric: m.Metric, samples: list[Sample]) -> Family:
     name = metric.name.removesuffix("_total") if metric.type == m.COUNTER else metric.name
     family = Family(name, metric.help, metric.type)
-    family.samples = [Sample(metric.name, dict(labels), value) for labels, value in rows.items()]
+    family.samples = samples
     return family

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from hicache_obs import metrics as m
 from hicache_obs import runs
 from hicache_obs.exporter import view
-from hicache_obs.exporter.checkpoint import Labels, Series, counters
+from hicache_obs.exporter.checkpoint import Labels, Series, counters, together
 from hicache_obs.exporter.directory import JournalDirectory
 from hicache_obs.exporter.fold import Run
 from hicache_obs.exporter.standing import FAILED_RUN_S, Standing, order, standing
@@ -21,17 +22,26 @@ from hicache_obs.exporter.verdict import judge
 logger = logging.getLogger("hicache_obs.exporter")
 MAX_TOLD = 256
 """Most problems kept; the oldest go."""
-Row = tuple[m.Metric, Labels, float]
+
+
+class Row(NamedTuple):
+    """One series: *key* and *labels* say the same, once to compare and once to serve."""
+
+    metric: m.Metric
+    key: Labels
+    labels: dict[str, str]
+    value: float
+
+    @classmethod
+    def of(cls, metric: m.Metric, key: Labels, value: float) -> Row:
+        return cls(metric, key, dict(key), value)
 
 
 @dataclass(frozen=True)
 class View:
-    """What is served, unchanging: *gauges* by run (where labels agree the later row holds),
-    *counters* and *own* rows, and the *snapshot* for people."""
+    """What is served, unchanging: every series once, and the *snapshot* for people."""
 
-    gauges: tuple[list[Row], ...]
-    counters: dict[Series, float]
-    own: list[Row]
+    rows: tuple[Row, ...]
     snapshot: view.Snapshot
 
 
@@ -58,7 +68,7 @@ class Host:
         self.directories = [
             JournalDirectory(path, self._boot, self.notice, keep=keep) for path in paths
         ]
-        self.view = View((), {}, [], view.Snapshot(clock(), (), (), ()))
+        self.view = View((), view.Snapshot(clock(), (), (), ()))
 
     def not_ready(self) -> list[str]:
         """A sentence on each directory, and each journal, that cannot be read."""
@@ -110,10 +120,11 @@ class Host:
         ):
             sums[series] = sums.get(series, 0.0) + value
         kept = [made[one.run.name.text] for one in standings]
+        # Where two runs have a row of the same labels, that of the later one holds.
+        gauges = {(row.metric, row.key): row for _, rows, _ in kept for row in rows}
+        counts = (Row.of(metric, key, value) for (metric, key), value in sums.items())
         self.view = View(
-            gauges=tuple(rows for _, rows, _ in kept),
-            counters=sums,
-            own=self._own(),
+            rows=(*gauges.values(), *counts, *self._own()),
             snapshot=view.Snapshot(
                 time=now,
                 servers=view.servers(standings, (rank for _, _, rank in kept)),
@@ -123,21 +134,22 @@ class Host:
         )
 
     def _own(self) -> list[Row]:
-        rows: list[Row] = []
+        """Of the exporter itself."""
+        rows = []
         for result in ("event", "skew", "broken"):
             total = sum(d.lines[result] for d in self.directories)
-            rows.append((m.JOURNAL_LINES, (("result", result),), total))
+            rows.append(Row.of(m.JOURNAL_LINES, (("result", result),), total))
         live = sum(run.alive for run in self._runs())
         dead = sum(len(d.sums.ended) for d in self.directories)
         rows += [
-            (m.JOURNAL_RUNS, (("state", state),), float(count))
+            Row.of(m.JOURNAL_RUNS, (("state", state),), float(count))
             for state, count in (("live", live), ("dead", dead))
         ]
         for state in ("read", "waiting", "unreadable"):
             count = sum(d.state == state for d in self.directories)
-            rows.append((m.JOURNAL_DIRECTORIES, (("state", state),), float(count)))
+            rows.append(Row.of(m.JOURNAL_DIRECTORIES, (("state", state),), float(count)))
         rows += [
-            (m.OBS_ERRORS, (("where", f"exporter_{where}"),), float(count))
+            Row.of(m.OBS_ERRORS, (("where", f"exporter_{where}"),), float(count))
             for where, count in self._problems.items()
         ]
         return rows
@@ -155,7 +167,7 @@ class Host:
 def _made(one: Standing) -> tuple[list[Row], view.RankView]:
     worker = one.run.labels
     rows = [
-        (metric, (*worker, *zip(metric.labels, labels, strict=True)), value)
+        Row.of(metric, together(worker, metric, labels), value)
         for (metric, labels), value in one.rows()
     ]
     return rows, view.rank_view(one)

@@ -151,11 +151,10 @@ Rows = dict[str, dict[frozenset[tuple[str, str]], float]]
 def served(host: Host) -> Rows:
     """What the host's view serves: value by name and labels."""
     found: Rows = {}
-    for rows in (*host.view.gauges, host.view.own):
-        for metric, labels, value in rows:
-            found.setdefault(metric.name, {})[frozenset(labels)] = value
-    for (metric, labels), value in host.view.counters.items():
-        found.setdefault(metric.name, {})[frozenset(labels)] = value
+    for metric, key, labels, value in host.view.rows:
+        assert dict(key) == labels
+        assert frozenset(key) not in found.setdefault(metric.name, {})
+        found[metric.name][frozenset(key)] = value
     return found
 
 

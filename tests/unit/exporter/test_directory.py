@@ -224,7 +224,7 @@ from pathlib import Path
 from hicache_obs.exporter.host import Host
 one = Host([Path(sys.argv[1])], kept_runs=0)
 one.refresh()
-print(sum(v for (m, l), v in one.view.counters.items() if m.name == "hicache_registrations_total"))
+print(sum(r.value for r in one.view.rows if r.metric.name == "hicache_registrations_total"))
 print(one.view.snapshot.problems)
 """
     for number in range(2, 5):
