@@ -28,9 +28,9 @@ lint: ## Format check, lint, strict types, import contracts
 	@$(RUN) -m mypy
 	@.venv/bin/lint-imports
 
-bench: ## Set up, then measure hooks and plug-in load beside their peers
+bench: ## Set up, then measure plug-in and exporter beside their peers
 	@$(PYTHON) tests/setup.py demo
-	@$(RUN) benchmarks/run.py
+	@$(RUN) benchmarks/plugin.py; plugin=$$?; $(RUN) benchmarks/exporter.py && exit $$plugin
 
 clean: ## Remove the virtual environment and the cache
 	rm -rf .venv .cache

@@ -1,6 +1,6 @@
 """The bounds that the plug-in promises, measured beside their peers in one run.
 
-    python benchmarks/run.py [--json FILE]
+    python benchmarks/plugin.py [--json FILE]
 
 Medians of several rounds; peers take turns with what they are compared to, round by round, so
 that a machine whose speed drifts slows both. Figures of one machine: read the ratios.
@@ -16,9 +16,11 @@ import platform
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,13 +76,40 @@ def measure_hook(folder: Path) -> dict[str, float]:
             current.set_attribute("hicache.role", "target")
             current.set_attribute("hicache.bytes", size)
 
+    journal = recorder.get()._journal
+    hand_over = journal.hand_over
+
+    def not_waited_for(*arguments: Any, **how: Any) -> Callable[[], bool]:
+        hand_over(*arguments, **how)
+        return lambda: True
+
+    def handed() -> None:
+        journal.hand_over = not_waited_for  # type: ignore[method-assign]  # for this figure only
+        try:
+            hook(bare, store, buffer)
+        finally:
+            journal.hand_over = hand_over  # type: ignore[method-assign]
+
+    there, back = SimpleQueue[int](), SimpleQueue[int]()
+
+    def echo() -> None:
+        while there.get():
+            back.put(1)
+
+    def wake() -> None:
+        there.put(1)
+        back.get()
+
+    threading.Thread(target=echo, daemon=True).start()
     hook = around("register_buffer")
     over = scope.Registering("register_mem_pool_host", "target", "kv", "mooncake")
-    rounds: dict[str, list[float]] = {"hook": [], "bare": [], "span": []}
+    rounds: dict[str, list[float]] = {"hook": [], "handed": [], "wake": [], "bare": [], "span": []}
     with scope.handing_over(over):
         hook(bare, store, buffer)
         for _ in range(ROUNDS):
             rounds["hook"].append(median_us(lambda: hook(bare, store, buffer)))
+            rounds["handed"].append(median_us(handed))
+            rounds["wake"].append(median_us(wake))
             rounds["span"].append(median_us(span))
             rounds["bare"].append(median_us(lambda: bare(store, buffer)))
     result = {f"{name}_us": statistics.median(values) for name, values in rounds.items()}
@@ -128,6 +157,8 @@ def main() -> int:
     print(f"machine: {machine}; {ROUNDS} rounds of {CALLS} calls, 7 loads; medians")
     lines = (
         ("hook, success path, end to end", "hook_us", "us", HOOK_BOUND_US),
+        ("  of it until the line is handed over", "handed_us", "us", None),
+        ("  a bare hand-over to a thread and back", "wake_us", "us", None),
         ("  the call that it wraps", "bare_us", "us", None),
         ("  one OpenTelemetry SDK span", "span_us", "us", None),
         ("  hook / span, by round", "hook_over_span", "x", SPAN_RATIO_BOUND),
