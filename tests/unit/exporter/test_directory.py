@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from journals import BUILT, ENTERED, READY, REFUSED, REGISTERED, THE_BUG, Worker, served, values
 
 from hicache_obs import events as ev
@@ -102,6 +104,24 @@ def test_a_broken_line_is_skipped_counted_and_named_once(
     assert values(one, REGISTRATIONS, tp_rank="1") == [1]
     assert len([r for r in caplog.records if str(run.path) in r.getMessage()]) == 1
     assert not [r for r in caplog.records if str(other.path) in r.getMessage()]
+
+
+@given(data=st.binary(max_size=400))
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_whatever_the_bytes_are_the_other_files_numbers_stand(
+    data: bytes, worker: Callable[..., Worker], tmp_path: Path
+) -> None:
+    if not list(tmp_path.glob("*.jsonl")):
+        worker(port="30000").write(*THE_BUG)
+        worker(port="30001")
+    odd = max(tmp_path.glob("*.jsonl"))
+    odd.write_bytes(data + b"\n" + data)
+    one = Host([tmp_path], keep=False)
+    one.refresh()
+    assert values(one, REGISTRATIONS, server_port="30000") == [1]
+    assert values(one, "hicache_failure_active", cause="foreign_buffer") == [1]
 
 
 def test_a_file_that_is_cut_or_replaced_counts_nothing_twice(
