@@ -180,25 +180,9 @@ class Runs:
 
     @staticmethod
     def worker(rank: int) -> Any:
-        from hicache_obs import events as ev
+        from journals import WORKER
 
-        return ev.WorkerStarting(
-            model_name="meta-llama/Llama-3.1-8B-Instruct",
-            engine_type="unified",
-            tp_rank=str(rank % 16),
-            pp_rank="0",
-            dp_rank="",
-            server_port=str(30000 + rank // 16),
-            node_rank="0",
-            nnodes="1",
-            extra_labels={},
-            sglang_version="0.5.14",
-            mooncake_version="0.3.13.post1",
-            torch_version="2.9.1",
-            hicache=True,
-            storage_backend="mooncake",
-            mode="standalone",
-        )
+        return replace(WORKER, tp_rank=str(rank % 16), server_port=str(30000 + rank // 16))
 
     def _peer(self, number: int, worker: Any, events: list[Any]) -> None:
         """The process files that the same run would leave in multi-process mode."""

@@ -78,6 +78,32 @@ class Worker:
         return self
 
 
+WORKER = ev.WorkerStarting(
+    model_name="meta-llama/Llama-3.1-8B-Instruct",
+    engine_type="unified",
+    tp_rank="0",
+    pp_rank="0",
+    dp_rank="",
+    server_port="30000",
+    node_rank="0",
+    nnodes="1",
+    extra_labels={},
+    sglang_version="0.5.14",
+    mooncake_version="0.3.13.post1",
+    torch_version="2.9.1",
+    hicache=True,
+    storage_backend="mooncake",
+    mode="standalone",
+)
+POOL_REGISTERED = ev.PoolRegistered(
+    outcome="success",
+    api="register_mem_pool_host",
+    mode="standalone",
+    role="draft",
+    pool="draft",
+    buffers=1,
+    bytes=1,
+)
 READY = ev.WorkerReady(duration_s=3.0)
 POOL = {
     "pool_id": 1,

@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from journals import BUILT, ENTERED, READY, REFUSED, REGISTERED, THE_BUG, Worker, served, values
+from journals import (
+    BUILT,
+    ENTERED,
+    READY,
+    REFUSED,
+    REGISTERED,
+    THE_BUG,
+    WORKER,
+    Worker,
+    served,
+    values,
+)
 
 from hicache_obs import events as ev
 from hicache_obs import runs, wire
@@ -365,7 +376,7 @@ def test_ten_thousand_restarts(
             launch=str(number),
             boottime_ns=number + 1,
         )
-        starting = replace(_starting, server_port="30000", tp_rank="0")
+        starting = replace(WORKER, server_port="30000", tp_rank="0")
         lines = [
             wire.to_line(event, seq, 1000.0)
             for seq, event in enumerate((started, starting, *THE_BUG), 1)
@@ -384,20 +395,3 @@ def test_ten_thousand_restarts(
 
 
 _OTHERS = ("pool", "worker_starting")  # there these fields are as old as the kind
-_starting = ev.WorkerStarting(
-    model_name="m",
-    engine_type="unified",
-    tp_rank="0",
-    pp_rank="0",
-    dp_rank="",
-    server_port="30000",
-    node_rank="0",
-    nnodes="1",
-    extra_labels={},
-    sglang_version="0.5.14",
-    mooncake_version="0.3.13.post1",
-    torch_version="2.9.1",
-    hicache=True,
-    storage_backend="mooncake",
-    mode="standalone",
-)

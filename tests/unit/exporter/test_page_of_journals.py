@@ -9,7 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from journals import BUILT, ENTERED, MISMATCH, READY, REFUSED, REGISTERED, THE_BUG, Worker
+from journals import (
+    BUILT,
+    ENTERED,
+    MISMATCH,
+    POOL_REGISTERED,
+    READY,
+    REFUSED,
+    REGISTERED,
+    THE_BUG,
+    Worker,
+)
 
 from hicache_obs.exporter import page
 from hicache_obs.exporter.host import Host
@@ -136,21 +146,15 @@ def test_calls_in_progress(worker: Callable[..., Worker], host: Callable[..., Ho
 def test_pools_and_whether_they_are_registered(
     worker: Callable[..., Worker], host: Callable[..., Host]
 ) -> None:
-    from hicache_obs.events import PoolRegistered
-
-    done = PoolRegistered(
-        outcome="success",
-        api="register_mem_pool_host",
-        mode="standalone",
-        role="draft",
-        pool="draft",
-        buffers=1,
-        bytes=1,
-    )
     fallback = replace(BUILT, role="target", pool="kv", requested_allocator="mooncake")
     free = replace(BUILT, role="target", pool="swa", expected=None, allocator="shm")
     worker().write(
-        BUILT, fallback, replace(free, requested_allocator="shm"), REGISTERED, done, READY
+        BUILT,
+        fallback,
+        replace(free, requested_allocator="shm"),
+        REGISTERED,
+        POOL_REGISTERED,
+        READY,
     )
     words = text(host())
     assert "No server is failing." in words

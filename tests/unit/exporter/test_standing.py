@@ -12,6 +12,7 @@ from journals import (
     ENTERED,
     MISMATCH,
     POOL,
+    POOL_REGISTERED,
     READY,
     REFUSED,
     REGISTERED,
@@ -52,15 +53,7 @@ FULL_START = (
     replace(REFUSED, call=3),
     MISMATCH,
     replace(REGISTERED, call=4),
-    ev.PoolRegistered(
-        outcome="success",
-        api="register_mem_pool_host",
-        mode="standalone",
-        role="draft",
-        pool="draft",
-        buffers=1,
-        bytes=1,
-    ),
+    POOL_REGISTERED,
     replace(ENTERED, call=9),
 )
 GONE = (
