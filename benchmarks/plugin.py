@@ -156,12 +156,12 @@ def main() -> int:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"machine: {machine}; {ROUNDS} rounds of {CALLS} calls, 7 loads; medians")
     lines = (
-        ("hook, success path, end to end", "hook_us", "us", HOOK_BOUND_US),
-        ("  of it until the line is handed over", "handed_us", "us", None),
+        ("hook, success path, hand-over included", "handed_us", "us", HOOK_BOUND_US),
+        ("  and until the line is written", "hook_us", "us", None),
         ("  a bare hand-over to a thread and back", "wake_us", "us", None),
         ("  the call that it wraps", "bare_us", "us", None),
         ("  one OpenTelemetry SDK span", "span_us", "us", None),
-        ("  hook / span, by round", "hook_over_span", "x", SPAN_RATIO_BOUND),
+        ("  hook until written / span, by round", "hook_over_span", "x", SPAN_RATIO_BOUND),
         ("plug-in load beyond importlib.metadata", "load_ms", "ms", LOAD_BOUND_MS),
         ("  importlib.metadata itself", "metadata_ms", "ms", None),
         ("  modules loaded", "modules", "", None),

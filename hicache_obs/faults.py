@@ -56,6 +56,11 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
+def unreported() -> bool:
+    """Whether ``take_unreported`` has something."""
+    return bool(_unreported)
+
+
 def take_unreported() -> list[tuple[str, int, str]]:
     """Return and clear ``(where, number, last error text)`` not yet turned into events."""
     if not _unreported:

@@ -92,8 +92,7 @@ class JournalWriter:
         if len(self._jobs) >= MAX_BACKLOG:
             self._lose("backlog full: the state directory does not answer", counted)
             return _no
-        own_thread = threading.current_thread() is self._thread
-        if not wait or self._stalled or own_thread:
+        if not wait or self._stalled or threading.current_thread() is self._thread:
             self._jobs.append(partial(self._write, line, sync, counted))
             if not self._awake:
                 self._wake.put(None)
@@ -136,6 +135,11 @@ class JournalWriter:
         done.acquire()
         self.defer(done.release)
         done.acquire(timeout=DEADLINE_S)
+
+    @property
+    def lost(self) -> int:
+        """Lines lost since the last ``take_lost``."""
+        return self._lost
 
     def take_lost(self) -> tuple[int, str]:
         """Lines lost since the last call, and why the last one was."""

@@ -11,7 +11,7 @@ says ``== 1``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,26 +49,25 @@ class LiveApplier:
         self._names = (*WORKER_LABELS, *extra)
         self._values = (*(worker[name] for name in WORKER_LABELS), *extra.values())
         self._registry = CollectorRegistry()
-        self._made: dict[str, Gauge | Counter] = {}
-        self._children: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self._made: dict[Metric, Gauge | Counter] = {}
+        self._changes: dict[tuple[Metric, tuple[str, ...]], Callable[[float], None]] = {}
 
     def apply(self, updates: list[Update]) -> None:
-        for update in updates:
-            child = self._children.get((update.metric.name, update.labels))
-            if child is None:
-                child = self._child(update)
-            if update.metric.type == COUNTER:
-                child.inc(update.value)
-            else:
-                child.set(update.value)
+        for metric, labels, value in updates:
+            change = self._changes.get((metric, labels))
+            if change is None:
+                change = self._change(metric, labels)
+            change(value)
 
-    def _child(self, update: Update) -> Any:
-        family = self._made.get(update.metric.name)
+    def _change(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[float], None]:
+        """What changes the row: adding to a counter, setting a gauge."""
+        family = self._made.get(metric)
         if family is None:
-            family = self._made[update.metric.name] = self._family(update.metric)
-        child = family.labels(*self._values, *update.labels)
-        self._children[update.metric.name, update.labels] = child
-        return child
+            family = self._made[metric] = self._family(metric)
+        child: Any = family.labels(*self._values, *labels)
+        change: Callable[[float], None] = child.inc if metric.type == COUNTER else child.set
+        self._changes[metric, labels] = change
+        return change
 
     def _family(self, metric: Metric) -> Gauge | Counter:
         from prometheus_client import Counter, Gauge

@@ -173,7 +173,10 @@ OBS_JOURNAL_LOST = _metric(
     "Events that could not be written to the journal.",
 )
 OBS_LAST_EVENT = _metric(
-    "hicache_obs_last_event_timestamp_seconds", GAUGE, "", "Time of the newest event."
+    "hicache_obs_last_event_timestamp_seconds",
+    GAUGE,
+    "",
+    "Time of the newest event; a call that is entered counts when it comes back.",
 )
 
 METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

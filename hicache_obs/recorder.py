@@ -84,9 +84,11 @@ class Recorder:
     def emit(self, event: Event) -> None:
         """Record *event*. Never raises; a fault of ours is counted."""
         try:
-            self._start()
+            if not self._started:
+                self._start()
             self._record(event)
-            self._record_faults()
+            if self._untold or self._journal.lost or faults.unreported():
+                self._record_faults()
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach SGLang
             faults.count("emit", error)
 

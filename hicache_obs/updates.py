@@ -16,25 +16,32 @@ from hicache_obs.metrics import Metric, Update, size_class
 
 
 def updates(event: ev.Event, time: float) -> list[Update]:
-    """What *event*, seen at *time* (seconds since the epoch), changes in the table."""
+    """What *event*, seen at *time* (seconds since the epoch), changes in the table.
+
+    The entry of a call has a time of its own there.
+    """
     found = _UPDATES.get(event.kind)
     changes = found(event, time) if found else []
-    return [*changes, Update(m.OBS_LAST_EVENT, (), time)]
+    if event.kind != ev.CallEntered.kind:
+        changes.append(Update(m.OBS_LAST_EVENT, (), time))
+    return changes
 
 
 _SIZE_CLASS = "size_class"
 _read_labels = {
-    metric.name: attrgetter(*(name for name in metric.labels if name != _SIZE_CLASS))
+    metric: attrgetter(*(name for name in metric.labels if name != _SIZE_CLASS))
     for metric in m.METRICS
     if len(metric.labels) > 1
 }
+_NUMBERS = (m.POOL_INFO,)
+"""Metrics with labels that are numbers in an event."""
 
 
 def _row(metric: Metric, value: float, source: Any, **more: object) -> Update:
     """An update of *metric*; labels are taken from *more*, else from the event's fields."""
-    read = None if more else _read_labels.get(metric.name)
+    read = None if more else _read_labels.get(metric)
     if read is not None:
-        labels = tuple(map(str, read(source)))
+        labels = read(source) if metric not in _NUMBERS else tuple(map(str, read(source)))
     else:
         labels = tuple(
             [str(more[n]) if n in more else str(getattr(source, n)) for n in metric.labels]
@@ -44,8 +51,7 @@ def _row(metric: Metric, value: float, source: Any, **more: object) -> Update:
 
 def _sized_row(metric: Metric, source: Any) -> Update:
     """One more of *metric*, whose last label is the size class of the event's bytes."""
-    labels = map(str, _read_labels[metric.name](source))
-    return Update(metric, (*labels, size_class(source.bytes)), 1.0)
+    return Update(metric, (*_read_labels[metric](source), size_class(source.bytes)), 1.0)
 
 
 def _run(event: ev.RunStarted, _time: float) -> list[Update]:

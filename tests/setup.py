@@ -21,13 +21,14 @@ PYTHON = VENV / "bin" / "python"
 BENCH = ROOT / "tests" / "sglang" / "bench"
 MISSING = CACHE / "missing-debian-packages"
 
+_MOONCAKE = "everything that starts Mooncake"
 # Debian package: how to tell that it is there, and what cannot run without it.
 DEBIAN = {
-    "libibverbs1": ("lib:libibverbs.so.1", "everything that starts Mooncake"),
-    "librdmacm1": ("lib:librdmacm.so.1", "everything that starts Mooncake"),
-    "libnuma1": ("lib:libnuma.so.1", "everything that starts Mooncake"),
-    "liburing2": ("lib:liburing.so.2", "everything that starts Mooncake"),
-    "libjemalloc2": ("lib:libjemalloc.so.2", "everything that starts Mooncake"),
+    "libibverbs1": ("lib:libibverbs.so.1", _MOONCAKE),
+    "librdmacm1": ("lib:librdmacm.so.1", _MOONCAKE),
+    "libnuma1": ("lib:libnuma.so.1", _MOONCAKE),
+    "liburing2": ("lib:liburing.so.2", _MOONCAKE),
+    "libjemalloc2": ("lib:libjemalloc.so.2", _MOONCAKE),
     "prometheus": ("program:promtool", "the checks of the exposition by promtool"),
     "chromium": ("program:chromium", "the tests of the status page in a browser"),
     "chromium-driver": ("program:chromedriver", "the tests of the status page in a browser"),
@@ -40,7 +41,8 @@ def main(what: str) -> int:
     CACHE.mkdir(parents=True, exist_ok=True)
     make_venv(bench=what != "lint")
     if what != "lint":
-        install_debian(DEBIAN)
+        mooncake = {name: how for name, how in DEBIAN.items() if how[1] == _MOONCAKE}
+        install_debian(mooncake if what == "demo" else DEBIAN)
         fetch(what)
     return 0
 
@@ -61,9 +63,14 @@ def make_venv(*, bench: bool) -> None:
     have = stamp.read_text().split() if stamp.exists() and PYTHON.exists() else []
     if have[:1] == [wanted] and (not bench or "bench" in have):
         return
-    if not PYTHON.exists():
+    if bench and sys.version_info < (3, 11):
+        sys.exit("setup: the bench needs Python 3.11 or later: make PYTHON=python3.11 ...")
+    asked = [PYTHON, "-m", "pip", "--version"]
+    if not PYTHON.exists() or subprocess.run(asked, check=False, capture_output=True).returncode:
         say(f"making a virtual environment in {VENV.relative_to(ROOT)}")
-        run(sys.executable, "-m", "venv", VENV)
+        made = subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=False)
+        if made.returncode:
+            sys.exit("setup: no virtual environment; on Debian: apt-get install python3-venv")
     pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if bench:
         say("installing torch, Mooncake and what SGLang imports (about 2 GB, a few minutes)")
@@ -92,7 +99,9 @@ def install_debian(packages: dict[str, tuple[str, str]]) -> None:
         quiet = {"env": environment, "stdout": subprocess.DEVNULL}
         subprocess.run([*apt, "update"], check=False, **quiet)
         apt += ["install", "-y", "--no-install-recommends"]
-        subprocess.run([*apt, *missing], check=False, **quiet)
+        if subprocess.run([*apt, *missing], check=False, **quiet).returncode:
+            for name in missing:  # one name that this system does not know stops all of them
+                subprocess.run([*apt, name], check=False, **quiet)
         missing = [name for name in missing if not present(packages[name][0])]
     if missing:
         MISSING.write_text("".join(f"{name}\n" for name in missing))

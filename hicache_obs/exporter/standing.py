@@ -100,7 +100,7 @@ def _held(older: list[Run], newest: Run) -> Run | None:
     """The run whose failure still stands while nothing newer of its rank failed or got past."""
     if newest.ready or _has_failure(newest):
         return None
-    return next((run for run in reversed(older) if _has_failure(run) or run.ready), None)
+    return next((run for run in reversed(older) if _has_failure(run)), None)
 
 
 def _has_failure(run: Run) -> bool:

@@ -71,17 +71,9 @@ def _before_any_call(
         message=call.message,
         provenance=None if over.buffers == 0 else Provenance("exact", None),
     )
-    _emit(
-        rec,
-        call,
-        store,
-        over,
-        number=rec.next_call(),
-        pair=None,
-        code="",
-        cause=cause,
-        api=over.api,
-    )
+    key = RegistrationKey(mode_of(store), over.role, over.pool, over.allocator)
+    number = rec.next_call()
+    _emit(rec, call, key, number=number, pair=None, code="", cause=cause, api=over.api)
 
 
 def buffer(call: Call) -> Iterator[None]:
@@ -93,6 +85,7 @@ def buffer(call: Call) -> Iterator[None]:
     over = scope.registering() or scope.Registering(_API, "none", "", "other")
     pair = memory.address_and_size(call.argument(1, "tensor"))
     number = over.call = rec.next_call()
+    mode = mode_of(store)
     rec.emit(
         CallEntered(
             call=number,
@@ -101,7 +94,7 @@ def buffer(call: Call) -> Iterator[None]:
             pool=over.pool,
             bytes=pair[1] if pair else 0,
             since=rec.now(),
-            mode=mode_of(store),
+            mode=mode,
             allocator=over.allocator,
         )
     )
@@ -120,7 +113,8 @@ def buffer(call: Call) -> Iterator[None]:
     else:
         over.buffers += 1
         over.bytes += pair[1] if pair else 0
-    _emit(rec, call, store, over, number=number, pair=pair, code=code, cause=cause, api=_API)
+    key = RegistrationKey(mode, over.role, over.pool, over.allocator)
+    _emit(rec, call, key, number=number, pair=pair, code=code, cause=cause, api=_API)
 
 
 def _diagnose(
@@ -178,8 +172,7 @@ def _diagnose(
 def _emit(
     rec: recorder.Recorder,
     call: Call,
-    store: Any,
-    over: scope.Registering,
+    key: RegistrationKey,
     *,
     number: int,
     pair: tuple[int, int] | None,
@@ -188,22 +181,21 @@ def _emit(
     api: str,
 ) -> None:
     address, size = pair or (0, 0)
-    key = RegistrationKey(mode_of(store), over.role, over.pool, over.allocator)
     mended: tuple[FailureRow, ...] = ()
     with rec.locked():
         if call.error is None:
             rec.ledger.add_registration(address, size, key)
-            mended = rec.ledger.mend("registration", over.role, over.pool)
+            mended = rec.ledger.mend("registration", key.role, key.pool)
         elif call.failed:
             row = FailureRow(key.mode, key.allocator, code, cause)
-            rec.ledger.add_failure("registration", over.role, over.pool, row)
+            rec.ledger.add_failure("registration", key.role, key.pool, row)
         total = rec.ledger.registered_bytes(key)
     if call.error is not None and call.failed:
         rec.blame(call.error, "registration", cause)
         faults.logger.error(
             "hicache-obs: registration of the %s host pool (pool %s, allocator %s, %d bytes) "
             "failed: code %s, cause %s",
-            *(over.role, over.pool, over.allocator, size, code or "none", cause),
+            *(key.role, key.pool, key.allocator, size, code or "none", cause),
         )
     rec.emit(
         BufferRegistered(

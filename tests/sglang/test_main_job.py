@@ -111,6 +111,7 @@ def test_upstream_fix_is_seen_and_nothing_touched(start: Start, release: str) ->
     assert run.samples("hicache_allocator_mismatch") == []
     assert run.value("hicache_pool_registered", role="target") == 1
     assert run.value("hicache_pool_registered", role="draft") == 1
+    assert [pool["expected"] for pool in run.of("pool", role="draft")] == [True]
 
 
 @pytest.mark.parametrize("release", releases(*HALF_SEGMENT))
@@ -137,6 +138,7 @@ def test_mla_target_with_mha_draft_registers(start: Start, release: str) -> None
         run.value("hicache_host_pool_info", role="target", pool_class="MLATokenToKVPoolHost") == 1
     )
     assert run.value("hicache_pool_registered", role="draft", pool="draft") == 1
+    assert [pool["expected"] for pool in run.of("pool", role="draft")] == [True]
 
 
 def test_embedded_store_takes_the_default_allocator(start: Start) -> None:
@@ -157,6 +159,7 @@ def test_old_bug_on_new_code_is_told_the_same_way(start: Start, release: str) ->
     assert not run.ready
     assert [(f["role"], f["cause"]) for f in failures(run)] == [("draft", "foreign_buffer")]
     assert run.value("hicache_draft_builder_info", state="upstream") == 1
+    assert [m["harmful"] for m in mismatches(run)] == ["true"]
 
 
 def test_asymmetric_draft_dies_before_any_registration(start: Start) -> None:

@@ -25,8 +25,6 @@ PLACES = {
     "ledger": ("ledger", "Ledger.add_segment"),
     "pools": ("ledger", "Ledger.add_pool"),
     "held": ("ledger", "Ledger.held"),
-    "provenance": ("ledger", "Ledger.provenance"),
-    "cause": ("classify", "registration_cause"),
     "allocator": ("classify", "allocator_label"),
     "line": ("wire", "to_line"),
     "append": ("journal", "JournalWriter.hand_over"),
@@ -58,11 +56,36 @@ def test_a_fault_of_ours_changes_nothing(start: Start, tmp_path: Path, place: st
 
     assert run.ready, run.log[-3000:]
     assert run.returncode == 0
-    assert run.log.count("sabotage") >= (1 if place not in ("provenance", "cause") else 0)
+    assert run.log.count("sabotage") >= 1
     told = [line for line in run.log.splitlines() if "hicache-obs:" in line]
     places = [line.split("hicache-obs: ")[1].split(":")[0] for line in told]
     assert len(places) == len(set(places)), "a fault is logged once a place"
     assert "Traceback" not in "".join(told)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "ledger.Ledger.provenance",
+        pytest.param("classify.registration_cause", marks=pytest.mark.full),
+    ],
+)
+def test_a_fault_in_the_diagnosis_leaves_the_failure(
+    start: Start, tmp_path: Path, path: str
+) -> None:
+    module, _, rest = path.partition(".")
+    code = SABOTAGE.format(module=module, path=rest)
+    sabotage = plugin(tmp_path, "sabotage", "sabotage:register", code)
+    env = {"HICACHE_OBS_DRAFT_FIX": "off"}
+
+    run = start("0.5.14", draft="mha", env=env, paths=[sabotage])
+
+    assert not run.ready
+    assert "RuntimeError: Failed to register buffer to Mooncake Store, error code: -1" in run.log
+    assert run.value("hicache_obs_errors_total", where="diagnose") == 1
+    assert run.value("hicache_failure_active", stage="registration", code="-1") == 1
+    (told,) = run.of("registration", outcome="failure")
+    assert told["cause"] == "unknown"
 
 
 def test_an_unusable_state_directory(start: Start, tmp_path: Path) -> None:

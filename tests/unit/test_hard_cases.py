@@ -269,6 +269,35 @@ def test_a_pool_that_is_renamed_leaves_no_row_of_its_old_name(rec: Recorder) -> 
     assert {labels[:2]: v for labels, v in rows(rec, m.POOL_INFO).items()} == {old: 0, new: 0}
 
 
+def test_the_anchor_given_as_a_side_pool_counts_nothing(rec: Recorder) -> None:
+    """SGLang's own call is a no-op there: ``register_mem_pool_host`` has done it."""
+    pool = HostPool()
+
+    def nothing(*_: object) -> None:
+        return None
+
+    SIDE_POOL(nothing, Store(), pool, SimpleNamespace(value="kv"))
+    assert told(rec, ev.PoolRegistered) == []
+    assert rows(rec, m.POOL_REGISTERED) == {("target", "kv"): 0}
+
+
+def test_a_pool_without_buffers_is_not_called_registered(rec: Recorder) -> None:
+    """A logical anchor: SGLang returns without a registration."""
+    pool = HostPool()
+    around("register_anchor")(lambda *_: None, Store(), pool)
+    assert told(rec, ev.PoolRegistered) == []
+    assert rows(rec, m.POOL_REGISTERED) == {("target", "kv"): 0}
+
+
+def test_the_mode_is_that_of_the_store_that_was_set_up(rec: Recorder) -> None:
+    rec.worker = replace(rec.worker, mode="embedded")
+    STORE_INIT(lambda _: None, Store())
+    pool = HostPool()
+    (built,) = told(rec, ev.PoolBuilt)
+    assert built.mode == "standalone"
+    assert pools.known(pool) is not None
+
+
 def test_page_locked_bytes_go_with_their_pool(rec: Recorder) -> None:
     tensor = Tensor()
 

@@ -25,6 +25,7 @@ def test_rules_dashboards_and_bench_travel_in_the_wheel(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for wanted in (
         "hicache_obs/py.typed",
+        "hicache_obs/exporter/page.html.j2",
         "hicache_obs/_share/deploy/README.md",
         "hicache_obs/_share/dashboards/README.md",
         "hicache_obs/_share/bench/server.py",

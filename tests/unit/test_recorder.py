@@ -291,6 +291,7 @@ def test_no_explosion_leaves_emit(
     name: str,
 ) -> None:
     rec = make()
+    rec._journal._lose("a line before", counted=True)
     with monkeypatch.context() as patch:
         if place is recorder.time:
             patch.setattr(recorder, "time", SimpleNamespace(time=boom))

@@ -92,7 +92,10 @@ def environment(
     ``*.dist-info/entry_points.txt``. `env` is laid over the process's own environment.
     """
     child = {
-        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PROMETHEUS_MULTIPROC_DIR")
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("PYTHONPATH", "PROMETHEUS_MULTIPROC_DIR")
+        and not k.startswith("HICACHE_OBS_")  # settings of whoever starts it are not the test's
     }
     # Leave it unset: 0.5.16+ would import the real sgl_kernel (sglang/kernels).
     child.pop("SGLANG_USE_CPU_ENGINE", None)

@@ -9,12 +9,24 @@ from pathlib import Path
 import pytest
 from journals import BUILT, ENTERED, READY, REGISTERED, THE_BUG, Worker, values
 
-from hicache_obs.events import SegmentAllocated
+from hicache_obs.events import CallRefused, SegmentAllocated
 from hicache_obs.exporter.host import Host
 
 GIB = 1 << 30
 STARTS = "hicache_worker_starts_total"
 FAILURE = "hicache_failure_active"
+ASKING = CallRefused(
+    outcome="failure",
+    call=7,
+    api="register_buffer",
+    mode="standalone",
+    role="draft",
+    pool="draft",
+    allocator="mooncake",
+    bytes=1,
+    code="-1",
+    cause="ipc_or_remote_map",
+)
 ALLOCATE = replace(
     ENTERED,
     api="allocate",
@@ -86,6 +98,27 @@ def test_page_locking_asks_for_what_is_not_there_yet(
     )
     worker().write(allocate, back, pin).die()
     assert values(host(), FAILURE, stage="pinning", cause=cause) == [1]
+
+
+def test_a_refusal_whose_cause_was_still_asked_for(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    run = worker().write(BUILT, ENTERED, ASKING)
+    one = host()
+    assert values(one, "hicache_call_in_progress_since_timestamp_seconds") == [999.0]
+    run.die()
+    one.refresh()
+    told = {"stage": "registration", "code": "-1", "cause": "ipc_or_remote_map"}
+    assert values(one, FAILURE, **told) == [1]
+    start = {"stage": "registration", "outcome": "failure", "cause": "ipc_or_remote_map"}
+    assert values(one, STARTS, **start) == [1]
+
+
+def test_a_refusal_that_was_answered_is_no_cause_of_death(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker().write(BUILT, ENTERED, ASKING, replace(REGISTERED, call=7)).die()
+    assert values(host(), STARTS, outcome="unfinished") == [1]
 
 
 def test_ranks_that_die_because_another_failed(
