@@ -110,26 +110,29 @@ def test_the_fixed_start_that_follows_ends_it(mooncake: Mooncake, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("what", "cause"),
-    [
-        ("os._exit(3)", "crashed_in_call"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "crashed_in_call"),
-        pytest.param("raise SystemExit(3)", "exception", marks=pytest.mark.full),
-    ],
-    ids=["_exit", "SIGKILL", "SystemExit"],
+    "what", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["_exit", "SIGKILL"]
 )
-def test_a_process_that_leaves_in_the_middle(
-    what: str, cause: str, start: Start, tmp_path: Path
-) -> None:
+def test_a_process_that_leaves_in_the_middle(what: str, start: Start, tmp_path: Path) -> None:
     leaves = plugin(tmp_path, "leaves", "leaves:register", LEAVES.format(what=what))
     run = start("0.5.14", draft="mha", paths=[leaves])
 
     assert not run.ready
     host = look(run.state_dir)
     (failure,) = active(host)
-    assert failure["cause"] == cause
+    assert failure["cause"] == "crashed_in_call"
     assert (failure["stage"], failure["role"]) == ("registration", "target")
     assert values(host, STARTS, outcome="failure") == [1]
+
+
+@pytest.mark.full
+def test_a_process_that_is_told_to_exit_has_not_failed(start: Start, tmp_path: Path) -> None:
+    code = LEAVES.format(what="raise SystemExit(3)")
+    run = start("0.5.14", draft="mha", paths=[plugin(tmp_path, "leaves", "leaves:register", code)])
+
+    assert not run.ready
+    host = look(run.state_dir)
+    assert active(host) == []
+    assert values(host, STARTS) == values(host, STARTS, outcome="interrupted") == [1]
 
 
 def test_a_real_segmentation_fault_in_register_buffer(start: Start, tmp_path: Path) -> None:
