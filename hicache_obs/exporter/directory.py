@@ -147,7 +147,7 @@ class JournalDirectory:
 
     def _load(self) -> None:
         """Read the checkpoint at first, and whenever another exporter replaced it."""
-        if self._loaded is not None and self._lock is not None and self._lock.held:
+        if self._loaded is not None and self._lock is not None and self._lock.check():
             return
         if self._lock is not None:
             self._lock.try_to_take(self._notice)

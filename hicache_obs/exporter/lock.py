@@ -16,6 +16,17 @@ class Lock:
         self.held = False
         self._fd = -1
 
+    def check(self) -> bool:
+        """Whether the lock is held, and its file is still the one that others see."""
+        if self.held:
+            try:
+                same = os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+            except OSError:
+                same = False
+            if not same:
+                self.close()
+        return self.held
+
     def try_to_take(self, notice: Callable[[str, str, str], None]) -> None:
         """Take the lock if it is free. What keeps it from being taken is said once."""
         try:

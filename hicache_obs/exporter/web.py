@@ -50,11 +50,16 @@ class App:
         self._show_messages = web.show_messages or is_loopback(web.host)
 
     def __call__(self, environ: Environ, start: Start) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+        method = environ["REQUEST_METHOD"]
+        if method not in ("GET", "HEAD"):
             return _answer(start, "405 Method Not Allowed", "only GET and HEAD are answered\n")
+        body = self._get(environ, start)
+        return body if method == "GET" else []
+
+    def _get(self, environ: Environ, start: Start) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
         if path == self._web.metrics_path:
-            found: Iterable[bytes] = self._metrics(environ, start)
+            found: Iterable[bytes] = self._metrics({**environ, "REQUEST_METHOD": "GET"}, start)
             return found
         if path == "/":
             page = render(

@@ -112,6 +112,17 @@ def test_it_takes_no_post(exporter: Callable[..., Exporter], tmp_path: Path) -> 
         urllib.request.urlopen(request)
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/", "/-/healthy"])
+def test_a_head_has_no_body(exporter: Callable[..., Exporter], path: str, tmp_path: Path) -> None:
+    one = exporter(f"--journal.dir={tmp_path}")
+    with socket.create_connection(("127.0.0.1", one.port), timeout=10) as client:
+        client.sendall(f"HEAD {path} HTTP/1.0\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 200 OK")
+    assert body == b""
+
+
 def test_new_lines_and_deaths_are_seen_soon(
     exporter: Callable[..., Exporter], worker: Callable[..., Worker], tmp_path: Path
 ) -> None:

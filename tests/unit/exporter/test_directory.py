@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -268,6 +269,31 @@ print(one.view.snapshot.problems)
         first.refresh()
         assert run_python(script, tmp_path).startswith(f"{number}.0")
     assert values(first, REGISTRATIONS) == [4]
+
+
+def test_a_directory_that_was_made_anew_is_kept_by_one_exporter(
+    worker: Callable[..., Worker],
+    host: Callable[..., Host],
+    tmp_path: Path,
+    run_python: Callable[..., str],
+) -> None:
+    """Its lock went with the old one; whoever came first must see that."""
+    place = tmp_path / "state"
+    worker(directory=place).write(*THE_BUG).die()
+    one = host(place)
+    shutil.rmtree(place)
+    one.refresh()
+    worker(directory=place).write(*THE_BUG).die()
+    one.refresh()
+    script = """
+import sys
+from pathlib import Path
+from hicache_obs.exporter.host import Host
+one = Host([Path(sys.argv[1])])
+one.refresh()
+print(one.view.snapshot.problems)
+"""
+    assert "another exporter keeps" in run_python(script, place)
 
 
 def test_the_second_follows_what_the_first_cleared_away(
