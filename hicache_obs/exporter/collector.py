@@ -33,8 +33,8 @@ class HostCollector(Collector):
             yield _family(metric, samples[metric])
 
     def describe(self) -> Iterator[Family]:
-        """Nothing: names are known, and a collection at registration would be in vain."""
-        return iter(())
+        """Every family by name, so that a scrape may pick some (``?name[]=``)."""
+        return (_family(metric, []) for metric in _ORDER)
 
 
 def _family(metric: m.Metric, samples: list[Sample]) -> Family:

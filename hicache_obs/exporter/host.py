@@ -123,8 +123,10 @@ class Host:
         # Where two runs have a row of the same labels, that of the later one holds.
         gauges = {(row.metric, row.key): row for _, rows, _ in kept for row in rows}
         counts = (Row.of(metric, key, value) for (metric, key), value in sums.items())
+        rows = (*gauges.values(), *counts, *self._own())
         self.view = View(
-            rows=(*gauges.values(), *counts, *self._own()),
+            # The same object while nothing changed: what was made of it can be used again.
+            rows=self.view.rows if rows == self.view.rows else rows,
             snapshot=view.Snapshot(
                 time=now,
                 servers=view.servers(standings, (rank for _, _, rank in kept)),

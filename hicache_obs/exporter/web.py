@@ -22,6 +22,11 @@ from hicache_obs.exporter.watch import Watcher
 
 Environ = dict[str, Any]
 Start = Callable[..., Any]
+Answer = tuple[list[Any], list[bytes]]
+"""Status with headers, and body."""
+_NEGOTIATED = ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING", "QUERY_STRING")
+_MOST_ANSWERS = 8
+"""Most forms of the same metrics that are kept; scrapers ask for one or two."""
 _NOTHING_FROM_OUTSIDE = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"
 
 
@@ -47,6 +52,7 @@ class App:
         registry.register(HostCollector(lambda: host.view))
         self._metrics = make_wsgi_app(registry)
         self._host, self._watcher, self._web = host, watcher, web
+        self._rendered: tuple[object, dict[tuple[str, ...], Answer]] = (None, {})
         self._show_messages = web.show_messages or is_loopback(web.host)
 
     def __call__(self, environ: Environ, start: Start) -> Iterable[bytes]:
@@ -59,8 +65,7 @@ class App:
     def _get(self, environ: Environ, start: Start) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
         if path == self._web.metrics_path:
-            found: Iterable[bytes] = self._metrics({**environ, "REQUEST_METHOD": "GET"}, start)
-            return found
+            return self._scrape(environ, start)
         if path == "/":
             page = render(
                 self._host.view.snapshot,
@@ -73,6 +78,25 @@ class App:
         if path == "/-/ready":
             return self._ready(start)
         return _answer(start, "404 Not Found", f"there are / and {self._web.metrics_path}\n")
+
+    def _scrape(self, environ: Environ, start: Start) -> Iterable[bytes]:
+        """The metrics; the same bytes as before where no series changed since."""
+        rows = self._host.view.rows
+        asked = tuple(environ.get(name, "") for name in _NEGOTIATED)
+        rendered, answers = self._rendered
+        if rendered is not rows:
+            answers = {}
+        if asked not in answers:
+            head: list[Any] = []
+            request = {**environ, "REQUEST_METHOD": "GET"}
+            body = list(self._metrics(request, lambda *arguments: head.extend(arguments)))
+            if self._host.view.rows is rows and len(answers) < _MOST_ANSWERS:
+                answers = {**answers, asked: (head, body)}
+                self._rendered = rows, answers
+        else:
+            head, body = answers[asked]
+        start(*head)
+        return body
 
     def _healthy(self, start: Start) -> Iterable[bytes]:
         if self._watcher.healthy:

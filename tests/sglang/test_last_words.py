@@ -110,7 +110,12 @@ def test_the_fixed_start_that_follows_ends_it(mooncake: Mooncake, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "what", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["_exit", "SIGKILL"]
+    "what",
+    [
+        "os._exit(3)",
+        pytest.param("os.kill(os.getpid(), signal.SIGKILL)", marks=pytest.mark.full),
+    ],
+    ids=["_exit", "SIGKILL"],
 )
 def test_a_process_that_leaves_in_the_middle(what: str, start: Start, tmp_path: Path) -> None:
     leaves = plugin(tmp_path, "leaves", "leaves:register", LEAVES.format(what=what))
@@ -166,7 +171,7 @@ def test_the_rank_that_failed_and_its_peers(start: Start) -> None:
     assert len(active(host)) == raised
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2))])
 def test_killed_at_any_moment_what_was_raised_is_served_once(
     seed: int, mooncake: Mooncake, tmp_path: Path
 ) -> None:

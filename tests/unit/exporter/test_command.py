@@ -123,6 +123,31 @@ def test_a_head_has_no_body(exporter: Callable[..., Exporter], path: str, tmp_pa
     assert body == b""
 
 
+def test_a_scrape_is_made_anew_when_a_series_changes_and_for_each_form(
+    exporter: Callable[..., Exporter], worker: Callable[..., Worker], tmp_path: Path
+) -> None:
+    run = worker().write(*THE_BUG[:-1])
+    one = exporter(f"--journal.dir={tmp_path}")
+    one.wait_for(FAILED)
+    texts = {one.get("/metrics")[1] for _ in range(3)}
+    assert len(texts) == 1
+    open_metrics = urllib.request.Request(
+        f"http://127.0.0.1:{one.port}/metrics",
+        headers={"Accept": "application/openmetrics-text; version=1.0.0"},
+    )
+    for _ in range(2):
+        with urllib.request.urlopen(open_metrics, timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+            assert answer.read().endswith(b"# EOF\n")
+    picked = one.get("/metrics?name[]=hicache_worker_up")[1]
+    assert {line.split("{")[0] for line in picked.splitlines() if line[0] != "#"} == {
+        "hicache_worker_up"
+    }
+    run.write(THE_BUG[-1])
+    one.wait_for(r'hicache_worker_starts_total\{.*outcome="failure".*\} 1')
+    assert one.get("/metrics")[1] not in texts
+
+
 def test_new_lines_and_deaths_are_seen_soon(
     exporter: Callable[..., Exporter], worker: Callable[..., Worker], tmp_path: Path
 ) -> None:
