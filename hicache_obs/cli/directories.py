@@ -1,8 +1,9 @@
-"""Which journal directories a command looks at."""
+"""What the commands that read journals share: directories, names of servers, safe texts."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from hicache_obs import config, runs
+from hicache_obs.exporter.host import Host
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -48,3 +50,39 @@ def journal_directories(command: _Command) -> _Command:
         "/var/lib/hicache-obs and the user's state directory).",
     )
     return option(command)
+
+
+def look(directories: tuple[Path, ...]) -> Host:
+    """What the journals of *directories* tell now; nothing there is changed.
+
+    What could not be read is in the host's snapshot, for the command to say: without a handler,
+    Python would print the exporter's log lines as well.
+    """
+    logging.getLogger("hicache_obs.exporter").addHandler(logging.NullHandler())
+    host = Host(directories, keep=False)
+    host.refresh()
+    return host
+
+
+def meanings(server: str) -> tuple[tuple[str, str], ...]:
+    """Host and port that the name of a *server* may mean, the likelier first.
+
+    ``HOST:PORT``, ``[HOST]:PORT``, and ``HOST``, ``HOST:`` or ``[HOST]`` for a server without a
+    port. A bare IPv6 host has colons of its own, so it may mean two things.
+    """
+    host, colon, port = server.rpartition(":")
+    whole = (server.strip("[]"), "")
+    if not colon or server.endswith("]"):
+        return (whole,)
+    return ((host.strip("[]"), port), whole)
+
+
+def printable(text: str, keep: str = "") -> str:
+    """*text* without control characters, but for those in *keep*: it comes from a journal, and
+    may hold what a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
+    )

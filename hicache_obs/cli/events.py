@@ -1,4 +1,9 @@
-"""``hicache-obs events``: what the journals hold, merged by time."""
+"""``hicache-obs events``: what the journals hold, merged by time.
+
+``--json`` prints one object a line: ``time`` (seconds since the epoch), ``run``, ``host``,
+``server_port``, ``rank``, ``seq`` (number of the line in its run), ``kind``, and the fields of that
+kind in ``hicache_obs.events``. Host, port and rank are "" until the run has told them.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from heapq import merge
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +26,11 @@ from rich.text import Text
 
 from hicache_obs import events as ev
 from hicache_obs import runs
-from hicache_obs.cli.directories import journal_directories
+from hicache_obs.cli.directories import journal_directories, meanings, printable
 from hicache_obs.exporter.page import when
 from hicache_obs.exporter.tail import JournalTail
 from hicache_obs.runs import RunName
-from hicache_obs.wire import JournalLineError, Record
+from hicache_obs.wire import MAX_LINE_BYTES, JournalLineError, Record, from_line
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _POLL_S = 0.25
@@ -40,20 +46,33 @@ class Journal:
     port: str = ""
     rank: str = ""
     newest: float = 0.0
+    trouble: str = ""
 
-    def read(self) -> Iterator[Line]:
+    def read(self) -> Iterator[tuple[float, Line | None]]:
+        """What is new, each line with its place among those of other journals.
+
+        Before the first line comes its place alone: a journal whose turn is later is not read
+        yet, so that only runs of the same time are in memory together.
+        """
+        if self.tail.offset == 0:
+            yield _first_place(self.tail.path), None
         more = True
         while more:
             try:
                 found, more = self.tail.read()
+                self.trouble = ""
             except OSError as error:
-                click.echo(f"hicache-obs events: {self.tail.path}: {error.strerror}", err=True)
+                reason = error.strerror or str(error)
+                if reason != self.trouble:
+                    _complain(self.tail.path, reason)
+                self.trouble = reason
                 return
             for record in found:
                 if isinstance(record, JournalLineError):
-                    click.echo(f"hicache-obs events: {self.tail.path}: {record}", err=True)
+                    _complain(self.tail.path, str(record))
                 else:
-                    yield self._line(record)
+                    line = self._line(record)
+                    yield self.newest, line
 
     def _line(self, record: Record) -> Line:
         event = record.event
@@ -67,14 +86,13 @@ class Journal:
             self.rank = " ".join(f"{name}{value}" for name, value in named if value)
         # A clock that is set back does not put a line before the one that it follows.
         self.newest = max(self.newest, record.time)
-        return Line(self.newest, self.run.text, self.host, self.port, self.rank, record)
+        return Line(self.run.text, self.host, self.port, self.rank, record)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One event and who it is of; *place* orders lines of several journals."""
+    """One event and who it is of."""
 
-    place: float
     run: str
     host: str
     port: str
@@ -109,7 +127,8 @@ def events(
 
     Example: hicache-obs events --since 1h --kind registration
     """
-    oldest = _since(since) if since else float("-inf")
+    oldest = float("-inf") if since is None else _since(since)
+    wanted = None if server is None else meanings(server)
     unknown = sorted(set(kinds) - ev.KINDS.keys())
     if unknown:
         every = ", ".join(ev.KINDS)
@@ -118,41 +137,68 @@ def events(
         )
     console = Console(highlight=False, soft_wrap=True)
 
-    def show(lines: Iterator[Line]) -> None:
-        for line in lines:
-            event = line.record.event
-            if event is None or line.record.time < oldest or (kinds and event.kind not in kinds):
+    def show(journals: Iterable[Journal]) -> None:
+        for _, line in merge(*(one.read() for one in journals), key=itemgetter(0)):
+            event = line.record.event if line is not None else None
+            if line is None or event is None or line.record.time < oldest:
                 continue
-            if server is None or line.server == server:
+            if (not kinds or event.kind in kinds) and (
+                wanted is None or (line.host, line.port) in wanted
+            ):
                 _show(console, line, event, as_json)
 
     known: dict[Path, Journal] = {}
-    if not _find(directories, known):
-        sys.exit(2)
+    troubles: dict[Path, str] = {}
     try:
-        show(merge(*(journal.read() for journal in known.values()), key=lambda line: line.place))
+        if not _find(directories, known, troubles):
+            sys.exit(2)
+        show(known.values())
         while follow:
             time.sleep(_POLL_S)
-            _find(directories, known)
-            new = (journal.read() for journal in known.values() if _grew(journal))
-            show(merge(*new, key=lambda line: line.place))
+            _find(directories, known, troubles)
+            show([journal for journal in known.values() if _grew(journal)])
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _find(directories: tuple[Path, ...], known: dict[Path, Journal]) -> bool:
-    """Add the journals that are new; whether any directory could be read."""
+def _complain(path: Path, text: str) -> None:
+    click.echo(f"hicache-obs events: {path}: {printable(text)}", err=True)
+
+
+def _first_place(path: Path) -> float:
+    """The place of a journal's first line; 0, before all others, if it does not tell."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            start = os.read(fd, MAX_LINE_BYTES)
+        finally:
+            os.close(fd)
+        return max(0.0, from_line(start.partition(b"\n")[0]).time)
+    except Exception:  # noqa: BLE001 - whatever it is, reading the journal will tell
+        return 0.0
+
+
+def _find(
+    directories: tuple[Path, ...], known: dict[Path, Journal], troubles: dict[Path, str]
+) -> bool:
+    """Add the journals that are new; whether any directory could be read.
+
+    What keeps one from being read is said once, and is in *troubles* meanwhile.
+    """
     read = False
     for directory in directories:
         try:
             found = runs.list_runs(directory)
         except OSError as error:
-            if not known:
-                click.echo(f"hicache-obs events: {directory}: {error.strerror}", err=True)
+            reason = error.strerror or str(error)
+            if troubles.get(directory) != reason:
+                _complain(directory, reason)
+            troubles[directory] = reason
             continue
         read = True
+        troubles.pop(directory, None)
         for run in found:
             path = runs.journal_path(directory, run.text)
             if path not in known and path.exists():
@@ -191,7 +237,8 @@ def _show(console: Console, line: Line, event: ev.Event, as_json: bool) -> None:
             "rank": line.rank,
             "seq": line.record.seq,
         }
-        click.echo(json.dumps(asdict(event) | row | {"kind": event.kind}))
+        row["kind"] = event.kind
+        click.echo(json.dumps(row | asdict(event) | row))
         return
     fields = " ".join(
         f"{name}={_value(value)}"
@@ -200,7 +247,7 @@ def _show(console: Console, line: Line, event: ev.Event, as_json: bool) -> None:
     )
     failed = isinstance(event, ev.Outcome) and event.failed
     start = f"{when(line.record.time) or line.record.time} {line.server} {line.rank}"
-    text = f"{start.strip()} {event.kind} {fields}"
+    text = printable(f"{start.strip()} {event.kind} {fields}")
     if console.is_terminal:
         console.print(Text(text, style="red" if failed else ""))
     else:
@@ -209,4 +256,5 @@ def _show(console: Console, line: Line, event: ev.Event, as_json: bool) -> None:
 
 def _value(value: object) -> str:
     text = str(value)
-    return json.dumps(text) if " " in text or '"' in text or "\n" in text else text
+    plain = text.isprintable()
+    return text if plain and not set(' "') & set(text) else json.dumps(text, ensure_ascii=not plain)

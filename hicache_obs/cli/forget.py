@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hicache_obs.cli.directories import journal_directories
+from hicache_obs.cli.directories import journal_directories, look, meanings, printable
 from hicache_obs.exporter import forgotten
 from hicache_obs.exporter.host import Host
 
@@ -19,22 +19,23 @@ def forget(server: str, directories: tuple[Path, ...]) -> None:
     """Forget a decommissioned server: its failures, its info and its counters.
 
     The exporter that keeps the directory obeys within ten seconds; without one the request waits
-    for it. Ends with 0 if the request was left, 1 if the server still runs, 2 if it is not known.
-    A server without a port is named by its host alone.
+    for it. Ends with 0 if the request was left, 1 if the server still runs, 2 if it is not known
+    or the request could not be left everywhere. A server without a port is named by its host
+    alone; an IPv6 host may stand in brackets.
 
     Example: hicache-obs forget gpu-node-07:30000
     """
-    name, colon, port = server.rpartition(":")
-    name, port = (name, port) if colon else (server, "")
-    name = name.strip("[]")
-    host = Host(directories, keep=False)
-    host.refresh()
+    host = look(directories)
     known = _known(host)
-    where = known.get((name, port))
-    if not where:
+    found = next((one for one in meanings(server) if one in known), None)
+    if found is None:
+        for text in host.not_ready():
+            click.echo(f"hicache-obs forget: {printable(text)}", err=True)
         names = ", ".join(sorted(f"{h}:{p}" if p else h for h, p in known)) or "none"
-        click.echo(f"hicache-obs forget: {server!r} is not known; known servers: {names}", err=True)
+        text = f"{server!r} is not known; known servers: {printable(names)}"
+        click.echo(f"hicache-obs forget: {text}", err=True)
         sys.exit(2)
+    name, port = found
     alive = [
         run.name.pid
         for directory in host.directories
@@ -45,13 +46,19 @@ def forget(server: str, directories: tuple[Path, ...]) -> None:
         pids = ", ".join(map(str, alive))
         click.echo(f"hicache-obs forget: {server} still runs (pid {pids}); stop it first", err=True)
         sys.exit(1)
-    for path in where:
+    failed = False
+    for path in known[found]:
         try:
             forgotten.ask(path, name, port)
         except OSError as error:
             click.echo(f"hicache-obs forget: {path} cannot be written: {error.strerror}", err=True)
-            sys.exit(2)
-        click.echo(f"{server}: the exporter that keeps {path} forgets it within ten seconds")
+            failed = True
+            continue
+        click.echo(
+            f"{server}: the exporter that keeps {path} forgets it within ten seconds; "
+            "if none runs, the request waits for it"
+        )
+    sys.exit(2 if failed else 0)
 
 
 def _known(host: Host) -> dict[tuple[str, str], list[Path]]:

@@ -1,4 +1,25 @@
-"""``hicache-obs status``: what the status page shows, read from the journals, in a terminal."""
+"""``hicache-obs status``: what the status page shows, read from the journals, in a terminal.
+
+``--json`` prints one object with the keys
+
+- ``v``: 1; keys are added, never changed, within a version
+- ``time``: seconds since the epoch, as all times here
+- ``servers``, failing ones first: ``host``, ``port``, ``namespace``, ``pod``, ``model_name``,
+  ``state`` (``failing``, ``starting``, ``up``, ``stopped``) and ``ranks``
+- of a rank: ``run``, ``rank``, ``pid``, ``alive``, ``state``, ``started``, ``last_event``,
+  ``sglang_version``, ``mooncake_version``, ``torch_version``, ``mode``, ``draft_builder``,
+  ``start_cause`` and the lists
+
+  - ``failures``: ``time``, ``stage``, ``mode``, ``role``, ``pool``, ``allocator``, ``bytes``,
+    ``code``, ``cause``, ``error_type``, ``error``
+  - ``mismatches``: ``role``, ``pool``, ``expected``, ``actual``, ``reason``, ``harmful``
+  - ``pools``: ``role``, ``pool``, ``allocator``, ``requested_allocator``, ``bytes``, ``tokens``,
+    ``registered`` (null where it need not be)
+  - ``calls`` that have not come back: ``api``, ``role``, ``pool``, ``bytes``, ``since``
+
+- ``directories``: ``path``, ``state`` (``read``, ``waiting``, ``unreadable``), ``reason``
+- ``problems``: sentences about what could not be read
+"""
 
 from __future__ import annotations
 
@@ -13,9 +34,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hicache_obs.cli.directories import journal_directories
+from hicache_obs.cli.directories import journal_directories, look, printable
 from hicache_obs.exporter.directory import READ
-from hicache_obs.exporter.host import Host
 from hicache_obs.exporter.page import FailingServer, age, failing, size, when
 from hicache_obs.exporter.view import FAILING, ServerView, Snapshot
 
@@ -36,9 +56,7 @@ def status(directories: tuple[Path, ...], as_json: bool) -> None:
 
     Example: hicache-obs status --json
     """
-    host = Host(directories, keep=False)
-    host.refresh()
-    snapshot = host.view.snapshot
+    snapshot = look(directories).view.snapshot
     if all(state != READ for _, state, _ in snapshot.directories):
         for path, state, reason in snapshot.directories:
             click.echo(f"hicache-obs status: {path} is {state}: {reason}", err=True)
@@ -50,9 +68,9 @@ def status(directories: tuple[Path, ...], as_json: bool) -> None:
         _print(console, snapshot)
     else:
         for line in _lines(snapshot):
-            click.echo("\t".join(" ".join(part.split()) for part in line))
+            click.echo("\t".join(printable(" ".join(part.split())) for part in line))
     for text in () if as_json else snapshot.problems:
-        click.echo(f"hicache-obs status: {text}", err=True)
+        click.echo(f"hicache-obs status: {printable(text)}", err=True)
     sys.exit(any(_fails(server) for server in snapshot.servers))
 
 
@@ -112,6 +130,10 @@ def _lines(snapshot: Snapshot) -> Iterator[tuple[str, ...]]:
         yield "directory", path, state, reason
 
 
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(text, keep="\n"), style=style)
+
+
 def _print(console: Console, snapshot: Snapshot) -> None:
     for server in snapshot.servers:
         if server.state == FAILING:
@@ -121,7 +143,7 @@ def _print(console: Console, snapshot: Snapshot) -> None:
     else:
         console.print("No server has written a journal here (hicache-obs doctor looks why).")
     for text in _notes(snapshot):
-        console.print(Text(text, style="yellow"), soft_wrap=True)
+        console.print(_text(text, style="yellow"), soft_wrap=True)
 
 
 def _pools(snapshot: Snapshot) -> Table:
@@ -133,10 +155,10 @@ def _pools(snapshot: Snapshot) -> Table:
     table.add_column("registered", no_wrap=True)
     for server in snapshot.servers:
         for rank in server.ranks:
-            state = Text(rank.state, style=_COLOURS[rank.state])
-            start = (Text(_name(server)), Text(rank.rank), state)
+            state = _text(rank.state, style=_COLOURS[rank.state])
+            start = (_text(_name(server)), _text(rank.rank), state)
             for p in rank.pools:
-                pool = (Text(p.role), Text(p.pool), Text(p.allocator))
+                pool = (_text(p.role), _text(p.pool), _text(p.allocator))
                 table.add_row(*start, *pool, size(p.bytes), _REGISTERED[p.registered])
             if not rank.pools:
                 table.add_row(*start)
@@ -156,11 +178,11 @@ def _notes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _print_failing(console: Console, one: FailingServer, now: float) -> None:
-    console.print(Text(f"{_name(one.server)} is failing", style="bold red"))
+    console.print(_text(f"{_name(one.server)} is failing", style="bold red"))
     for told in one.told:
         f = told.failure
         of = f" of the {f.role} host pool (pool {f.pool})" if f.pool else ""
-        console.print(Text(f"  {f.stage or 'start'}{of}: {f.cause}", style="bold"))
+        console.print(_text(f"  {f.stage or 'start'}{of}: {f.cause}", style="bold"))
         facts = {
             "ranks": told.ranks,
             "when": f"{when(told.time)} ({age(told.time, now)})" if told.time else "",
@@ -172,14 +194,14 @@ def _print_failing(console: Console, one: FailingServer, now: float) -> None:
         }
         for key, value in facts.items():
             if value:
-                console.print(Text(f"    {key:10}{value}"))
+                console.print(_text(f"    {key:10}{value}"))
         for ranks, text in told.texts:
-            console.print(Text(f"    {ranks}: {text}" if ranks else f"    {text}", style="dim"))
-        console.print(Text(f"    means     {told.cause.meaning}"))
-        console.print(Text(f"    do        {told.cause.action}", style="green"))
+            console.print(_text(f"    {ranks}: {text}" if ranks else f"    {text}", style="dim"))
+        console.print(_text(f"    means     {told.cause.meaning}"))
+        console.print(_text(f"    do        {told.cause.action}", style="green"))
     for m in one.mismatches:
         text = f"  the {m.role} pool ({m.pool}) has {m.actual} where {m.expected} is needed"
-        console.print(Text(text, style="yellow"))
+        console.print(_text(text, style="yellow"))
     if one.peers:
-        console.print(Text(f"  ended because another rank had failed: {one.peers}", style="dim"))
+        console.print(_text(f"  ended because another rank had failed: {one.peers}", style="dim"))
     console.print()

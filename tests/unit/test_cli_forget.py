@@ -1,0 +1,137 @@
+"""``forget``: names of servers, living runs, directories that cannot be read or written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from journals import READY, THE_BUG, WORKER
+
+from hicache_obs import events as ev
+from hicache_obs import runs, wire
+from hicache_obs.cli.directories import meanings
+
+HOLD = """
+import sys
+from pathlib import Path
+from hicache_obs import runs
+fd = runs.hold_alive_lock(Path(sys.argv[1]), sys.argv[2])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def journal(directory: Path, number: int, host: str, port: str, *events: ev.Event) -> str:
+    directory.mkdir(exist_ok=True)
+    boot = runs.boot_id()
+    name = f"{boot}-{number}-{number}-{number:08x}"
+    started = ev.RunStarted(run=name, boot_id=boot, pid=number, host=host, boottime_ns=number)
+    starting = replace(WORKER, server_port=port)
+    lines = [wire.to_line(e, n, 1e3) for n, e in enumerate((started, starting, *events), 1)]
+    runs.journal_path(directory, name).write_bytes(b"".join(lines))
+    return name
+
+
+def run(server: str, *directories: Path) -> subprocess.CompletedProcess[str]:
+    options = [word for path in directories for word in ("--journal.dir", str(path))]
+    command = [sys.executable, "-m", "hicache_obs.cli", "forget", server, *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def asked(directory: Path) -> list[dict[str, str]]:
+    return [json.loads(path.read_text()) for path in directory.glob("forget-*.json")]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("node:30000", (("node", "30000"), ("node:30000", ""))),
+        ("node", (("node", ""),)),
+        ("node:", (("node", ""), ("node:", ""))),
+        ("[fe80::1]:30000", (("fe80::1", "30000"), ("fe80::1]:30000", ""))),
+        ("[fe80::1]", (("fe80::1", ""),)),
+        ("fe80::1", (("fe80:", "1"), ("fe80::1", ""))),
+    ],
+)
+def test_what_a_name_may_mean(text: str, found: tuple[tuple[str, str], ...]) -> None:
+    assert meanings(text) == found
+
+
+@pytest.mark.parametrize("text", ["fe80::1", "[fe80::1]", "[fe80::1]:"])
+def test_an_ipv6_host_without_a_port(text: str, tmp_path: Path) -> None:
+    journal(tmp_path, 1, "fe80::1", "", *THE_BUG)
+    journal(tmp_path, 2, "fe80::1", "30000", *THE_BUG)
+    done = run(text, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert asked(tmp_path) == [{"host": "fe80::1", "server_port": ""}]
+
+
+def test_it_says_what_happens_without_an_exporter(tmp_path: Path) -> None:
+    journal(tmp_path, 1, "node", "30000", *THE_BUG)
+    done = run("node:30000", tmp_path)
+    assert done.stdout == (
+        f"node:30000: the exporter that keeps {tmp_path} forgets it within ten seconds; "
+        "if none runs, the request waits for it\n"
+    )
+    assert done.stderr == ""
+
+
+def test_only_directories_that_know_the_server_are_asked(tmp_path: Path) -> None:
+    journal(tmp_path / "a", 1, "node", "30000", *THE_BUG)
+    journal(tmp_path / "b", 2, "node", "30001", *THE_BUG)
+    assert run("node:30000", tmp_path / "a", tmp_path / "b").returncode == 0
+    assert asked(tmp_path / "a") == [{"host": "node", "server_port": "30000"}]
+    assert asked(tmp_path / "b") == []
+
+
+def test_a_living_run_in_one_directory_keeps_all(
+    tmp_path: Path, start_python: Callable[..., subprocess.Popen[str]]
+) -> None:
+    journal(tmp_path / "a", 1, "node", "30000", *THE_BUG)
+    name = journal(tmp_path / "b", 77, "node", "30000", READY)
+    holder = start_python(HOLD, tmp_path / "b", name)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    done = run("node:30000", tmp_path / "a", tmp_path / "b")
+    assert done.returncode == 1
+    assert done.stderr == "hicache-obs forget: node:30000 still runs (pid 77); stop it first\n"
+    assert asked(tmp_path / "a") == asked(tmp_path / "b") == []
+
+
+def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    done = run("node:30000", tmp_path / "no")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"hicache-obs forget: {tmp_path / 'no'} is waiting: it does not exist yet",
+        "hicache-obs forget: 'node:30000' is not known; known servers: none",
+    ]
+
+
+def test_the_others_are_asked_where_one_cannot_be_written(
+    open_dir: Path, run_python: Callable[..., str]
+) -> None:
+    first, second = open_dir / "a", open_dir / "b"
+    journal(first, 1, "node", "30000", *THE_BUG)
+    journal(second, 2, "node", "30000", *THE_BUG)
+    for path in (first, second):
+        path.chmod(0o755)
+        for file in path.iterdir():
+            file.chmod(0o644)
+    second.chmod(0o777)
+    script = """
+import encodings.ascii, sys
+from click.testing import CliRunner
+from hicache_obs.cli.forget import forget
+drop_root()
+options = [word for path in sys.argv[1:] for word in ("--journal.dir", path)]
+done = CliRunner().invoke(forget, ["node:30000", *options])
+print(done.exit_code, done.stderr, end="")
+"""
+    told = run_python(script, first, second)
+    assert told == f"2 hicache-obs forget: {first} cannot be written: Permission denied\n"
+    assert len(list(second.glob("forget-*.json"))) == 1
