@@ -156,8 +156,8 @@ def main() -> int:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"machine: {machine}; {ROUNDS} rounds of {CALLS} calls, 7 loads; medians")
     lines = (
-        ("hook, success path, hand-over included", "handed_us", "us", HOOK_BOUND_US),
-        ("  and until the line is written", "hook_us", "us", None),
+        ("hook, success path, until it is written", "hook_us", "us", HOOK_BOUND_US),
+        ("  of it, hand-over to the journal included", "handed_us", "us", None),
         ("  a bare hand-over to a thread and back", "wake_us", "us", None),
         ("  the call that it wraps", "bare_us", "us", None),
         ("  one OpenTelemetry SDK span", "span_us", "us", None),
@@ -172,7 +172,7 @@ def main() -> int:
         held = bound is None or figures[name] <= bound
         within = within and held
         told = "" if bound is None else f"  (bound {bound:g}{'' if held else ', NOT HELD'})"
-        print(f"{text:42} {figures[name]:8.2f} {unit:3}{told}")
+        print(f"{text:43} {figures[name]:8.2f} {unit:3}{told}")
     if options.json:
         options.json.write_text(json.dumps({"machine": machine, **figures}, indent=2) + "\n")
     return 0 if within else 1
