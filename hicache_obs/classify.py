@@ -132,6 +132,11 @@ def allocation_reason(error_type: str, message: str) -> str:
     return "exception"
 
 
+def allocation_stage(reason: str) -> str:
+    """The stage at which a host pool fails for *reason*."""
+    return "pinning" if reason == "pin" else "allocation"
+
+
 _ALLOCATORS = {
     "HostTensorAllocator": "default",
     "MooncakeHostTensorAllocator": "mooncake",

@@ -12,6 +12,7 @@ from typing import Any
 
 from hicache_obs import events as ev
 from hicache_obs import metrics as m
+from hicache_obs.classify import allocation_stage
 from hicache_obs.metrics import Metric, Update, size_class
 
 
@@ -126,18 +127,14 @@ def _pool(event: ev.PoolBuilt, _time: float) -> list[Update]:
         _row(m.ALLOCATION_DURATION, event.duration_s, event),
     ]
     if event.failed:
-        stage = _pool_stage(event.reason)
+        stage = allocation_stage(event.reason)
         return [*rows, _failure(1, event, stage=stage, mode="", cause=event.reason)]
     if event.outcome != "success":
         return rows
     for mode, allocator, code, cause in event.mended:
         ended = {"mode": mode, "allocator": allocator, "code": code, "cause": cause}
-        rows.append(_failure(0, event, stage=_pool_stage(cause), **ended))
+        rows.append(_failure(0, event, stage=allocation_stage(cause), **ended))
     return rows + _standing(event)
-
-
-def _pool_stage(reason: str) -> str:
-    return "pinning" if reason == "pin" else "allocation"
 
 
 def _standing(event: ev.PoolBuilt | ev.PoolNamed) -> list[Update]:

@@ -165,6 +165,8 @@ def from_line(line: bytes) -> Record:
         when = float(time)
     except OverflowError:
         raise JournalLineError("t is too large") from None
+    if not isfinite(when):
+        raise JournalLineError(f"t is {when}")
     cls = KINDS.get(kind)
     if cls is None:
         return Record(seq, when, None, (kind,))

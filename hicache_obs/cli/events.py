@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -27,12 +26,15 @@ from rich.text import Text
 from hicache_obs import events as ev
 from hicache_obs import runs
 from hicache_obs.cli.directories import journal_directories, meanings, printable
+from hicache_obs.cli.duration import seconds
 from hicache_obs.exporter.page import when
 from hicache_obs.exporter.tail import JournalTail
+from hicache_obs.exporter.view import rank_name
 from hicache_obs.runs import RunName
 from hicache_obs.wire import MAX_LINE_BYTES, JournalLineError, Record, from_line
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_CHUNK_BYTES = 1 << 16
+"""Read of a journal at once: a start fits, and journals of the same time are read together."""
 _POLL_S = 0.25
 
 
@@ -80,10 +82,7 @@ class Journal:
             self.host = event.host
         elif isinstance(event, ev.WorkerStarting):
             self.port = event.server_port
-            named = zip(
-                ("tp", "pp", "dp"), (event.tp_rank, event.pp_rank, event.dp_rank), strict=True
-            )
-            self.rank = " ".join(f"{name}{value}" for name, value in named if value)
+            self.rank = rank_name(event.tp_rank, event.pp_rank, event.dp_rank)
         # A clock that is set back does not put a line before the one that it follows.
         self.newest = max(self.newest, record.time)
         return Line(self.run.text, self.host, self.port, self.rank, record)
@@ -202,7 +201,7 @@ def _find(
         for run in found:
             path = runs.journal_path(directory, run.text)
             if path not in known and path.exists():
-                known[path] = Journal(run, JournalTail(path))
+                known[path] = Journal(run, JournalTail(path, _CHUNK_BYTES))
     return read
 
 
@@ -214,9 +213,9 @@ def _grew(journal: Journal) -> bool:
 
 
 def _since(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,9})([smhd])", text)
-    if match is not None:
-        return time.time() - int(match[1]) * _UNITS[match[2]]
+    ago = seconds(text)
+    if ago is not None:
+        return time.time() - ago
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

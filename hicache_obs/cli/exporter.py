@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import signal
 import sys
 import threading
@@ -14,6 +13,7 @@ from types import FrameType
 import click
 
 from hicache_obs.cli.directories import journal_directories
+from hicache_obs.cli.duration import Duration
 from hicache_obs.exporter.host import Host
 from hicache_obs.exporter.standing import FAILED_RUN_S
 from hicache_obs.exporter.watch import Watcher
@@ -21,24 +21,7 @@ from hicache_obs.exporter.web import App, Web, serve
 from hicache_obs.runs import MAX_DEAD_RUNS
 
 logger = logging.getLogger("hicache_obs.exporter")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LEVELS = ("debug", "info", "warning", "error")
-
-
-class Duration(click.ParamType[float]):
-    """A duration as Prometheus writes it (``24h``, ``90m``, ``7d``), in seconds."""
-
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"(\d{1,9})([smhd])", str(value))
-        if match is None:
-            self.fail(f"{value!r} is no duration; write for example 90m, 24h or 7d", param, ctx)
-        return float(int(match[1]) * _UNITS[match[2]])
 
 
 class Address(click.ParamType[tuple[str, int]]):

@@ -40,7 +40,7 @@ def forget(server: str, directories: tuple[Path, ...]) -> None:
         run.name.pid
         for directory in host.directories
         for run in directory.runs.values()
-        if run.alive and (run.server.host, run.server.port) == (name, port)
+        if run.alive and run.server.address == found
     ]
     if alive:
         pids = ", ".join(map(str, alive))
@@ -65,7 +65,7 @@ def _known(host: Host) -> dict[tuple[str, str], list[Path]]:
     """The servers that journals or checkpoints tell of, and in which directories."""
     found: dict[tuple[str, str], list[Path]] = {}
     for directory in host.directories:
-        here = {(run.server.host, run.server.port) for run in directory.runs.values()}
+        here = {run.server.address for run in directory.runs.values()}
         for _, labels in directory.sums.sums:
             row = dict(labels)
             here.add((row.get("host", ""), row.get("server_port", "")))

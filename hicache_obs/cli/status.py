@@ -50,13 +50,14 @@ def status(directories: tuple[Path, ...], as_json: bool) -> None:
     """Show failing servers and why, then every host pool by server and rank.
 
     Reads the journals itself; an exporter need not run. Ends with 0 if nothing fails, 1 if a
-    server does (or has an allocator whose registration will be refused), 2 if no journal
-    directory can be read. Piped, it prints a line a fact, separated by tabs; the first column says
-    what it is: server, failure, mismatch, call, pool, directory.
+    server does (or has an allocator whose registration will be refused), else 2 if a journal or
+    a directory cannot be read. Piped, it prints a line a fact, separated by tabs; the first
+    column says what it is: server, failure, mismatch, call, pool, directory.
 
     Example: hicache-obs status --json
     """
-    snapshot = look(directories).view.snapshot
+    host = look(directories)
+    snapshot = host.view.snapshot
     if all(state != READ for _, state, _ in snapshot.directories):
         for path, state, reason in snapshot.directories:
             click.echo(f"hicache-obs status: {path} is {state}: {reason}", err=True)
@@ -71,7 +72,9 @@ def status(directories: tuple[Path, ...], as_json: bool) -> None:
             click.echo("\t".join(printable(" ".join(part.split())) for part in line))
     for text in () if as_json else snapshot.problems:
         click.echo(f"hicache-obs status: {printable(text)}", err=True)
-    sys.exit(any(_fails(server) for server in snapshot.servers))
+    if any(_fails(server) for server in snapshot.servers):
+        sys.exit(1)
+    sys.exit(2 if host.not_ready() else 0)
 
 
 def _fails(server: ServerView) -> bool:
@@ -141,7 +144,7 @@ def _print(console: Console, snapshot: Snapshot) -> None:
     if snapshot.servers:
         console.print(_pools(snapshot))
     else:
-        console.print("No server has written a journal here (hicache-obs doctor looks why).")
+        console.print("No journal that can be read is here (hicache-obs doctor looks why).")
     for text in _notes(snapshot):
         console.print(_text(text, style="yellow"), soft_wrap=True)
 
@@ -199,7 +202,8 @@ def _print_failing(console: Console, one: FailingServer, now: float) -> None:
             console.print(_text(f"    {ranks}: {text}" if ranks else f"    {text}", style="dim"))
         console.print(_text(f"    means     {told.cause.meaning}"))
         console.print(_text(f"    do        {told.cause.action}", style="green"))
-    for m in one.mismatches:
+    for wrong in one.wrong:
+        m = wrong.mismatch
         text = f"  the {m.role} pool ({m.pool}) has {m.actual} where {m.expected} is needed"
         console.print(_text(text, style="yellow"))
     if one.peers:

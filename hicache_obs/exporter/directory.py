@@ -79,7 +79,7 @@ class JournalDirectory:
     def _begin(self, name: str) -> None:
         parsed = RunName.parse(name)
         if parsed is not None:
-            run = self.runs[name] = Run(parsed, self.path)
+            run = self.runs[name] = Run(parsed)
             run.judged, run.verdict = name in self.sums.ended, self.sums.ended.get(name)
             self.version += 1
             self._tails[name] = JournalTail(runs.journal_path(self.path, name))

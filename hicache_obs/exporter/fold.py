@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from hicache_obs import events as ev
+from hicache_obs.classify import allocation_stage
 from hicache_obs.labels import safe_extra_labels
 from hicache_obs.metrics import COUNTER, WORKER_LABELS, Metric, Update, ended
 from hicache_obs.runs import RunName
@@ -24,6 +24,11 @@ class Server(NamedTuple):
     host: str
     port: str
     run: str = ""
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """Host and port, by which people name it."""
+        return self.host, self.port
 
 
 class Failure(NamedTuple):
@@ -55,7 +60,6 @@ class Run:
     """One start of one worker process, as far as its journal was read."""
 
     name: RunName
-    directory: Path
     alive: bool = True
     dead_since: float = 0.0
     """When the exporter saw its death, seconds since the epoch; only retention reads it."""
@@ -195,7 +199,7 @@ def _failure(event: ev.Outcome, time: float, before: Failure | None) -> Failure:
     reason = getattr(event, "reason", "")
     return Failure(
         time=time,
-        stage="pinning" if stage == "allocation" and reason == "pin" else stage,
+        stage=allocation_stage(reason) if stage == "allocation" else stage,
         mode=getattr(event, "mode", ""),
         role=getattr(event, "role", "none"),
         pool=getattr(event, "pool", ""),
@@ -217,7 +221,6 @@ _API_STAGES = {
     "allocate": "allocation",
     "pin": "pinning",
     "setup": "setup",
-    "setup_dummy": "setup",
     "warmup": "setup",
 }
 _STAGES = {

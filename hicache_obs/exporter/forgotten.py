@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -23,7 +24,7 @@ class Request:
     path: Path
 
     def is_of(self, run: Run) -> bool:
-        return (run.server.host, run.server.port) == (self.host, self.server_port)
+        return run.server.address == (self.host, self.server_port)
 
     def has(self, labels: Mapping[str, str]) -> bool:
         """Whether a series with these labels is the server's."""
@@ -36,6 +37,8 @@ class Request:
 def ask(directory: Path, host: str, server_port: str) -> Path:
     """Leave a request in *directory*; it is obeyed by the exporter that keeps it.
 
+    The file gets the directory's group: who asks is often root, and the exporter is not.
+
     Raises:
         OSError: the directory cannot be written.
     """
@@ -43,6 +46,9 @@ def ask(directory: Path, host: str, server_port: str) -> Path:
     hidden = directory / f".{name}"
     fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
+        os.fchmod(fd, 0o640)
+        with contextlib.suppress(OSError):
+            os.fchown(fd, -1, directory.stat().st_gid)
         json.dump({"host": host, "server_port": server_port}, file)
     path = directory / name
     hidden.rename(path)

@@ -64,10 +64,6 @@ class FailingServer:
     wrong: tuple[Wrong, ...]
     peers: str
 
-    @property
-    def mismatches(self) -> tuple[MismatchView, ...]:
-        return tuple(one.mismatch for one in self.wrong)
-
 
 def render(
     snapshot: Snapshot,

@@ -9,7 +9,6 @@ from pathlib import Path
 from hicache_obs.wire import MAX_LINE_BYTES, JournalLineError, Record, from_line
 
 CHUNK_BYTES = 1 << 20
-"""Most bytes read at once: a large journal does not fill the memory."""
 
 
 class JournalTail:
@@ -20,10 +19,12 @@ class JournalTail:
     numbers.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, chunk_bytes: int = CHUNK_BYTES) -> None:
+        """*chunk_bytes*: most that is read at once, so that no journal fills the memory."""
         self.path = path
         self.offset = 0
         """Where the next read begins, in bytes."""
+        self._chunk_bytes = chunk_bytes
         self._inode = -1
         self._rest = b""
         self._skipping = False
@@ -42,7 +43,7 @@ class JournalTail:
             if status.st_ino != self._inode or status.st_size < self.offset:
                 self._inode, self.offset = status.st_ino, 0
                 self._rest, self._skipping = b"", False
-            data = os.pread(fd, CHUNK_BYTES, self.offset)
+            data = os.pread(fd, self._chunk_bytes, self.offset)
         finally:
             os.close(fd)
         self.offset += len(data)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from hicache_obs import metrics as m
 from hicache_obs.events import CallEntered, CallRefused
 from hicache_obs.exporter.fold import Failure, Run, Verdict, active, stage_of
 from hicache_obs.metrics import Update
 
+_Call = TypeVar("_Call", CallEntered, CallRefused)
 CRASHED, OOM, PEER = "crashed_in_call", "oom_suspected", "peer"
 
 
@@ -44,10 +46,10 @@ def _failed(run: Run) -> bool:
 
 
 def _verdict(run: Run, after_another: bool) -> Verdict | None:
-    call = next(reversed(run.calls.values()), None)
+    call = _newest(run.calls)
     if run.left or (run.ready and call is None):
         return None
-    refused = _refused(run)
+    refused = _newest(run.refused)
     if refused is not None:
         return Verdict("failure", stage_of(refused.api), refused.cause)
     if not run.ready and run.failure is not None and any(active(run, m.FAILURE_ACTIVE)):
@@ -61,9 +63,8 @@ def _verdict(run: Run, after_another: bool) -> Verdict | None:
     return Verdict("failure", stage_of(call.api), cause)
 
 
-def _refused(run: Run) -> CallRefused | None:
-    """A call that failed just before the end, its cause as far as it was known."""
-    return next(reversed(run.refused.values()), None)
+def _newest(calls: dict[int, _Call]) -> _Call | None:
+    return next(reversed(calls.values()), None)
 
 
 def _did_not_fit(run: Run, call: CallEntered) -> bool:
@@ -85,12 +86,12 @@ def _apply(run: Run) -> None:
         return
     if not run.ready:
         run.apply(Update(m.WORKER_STARTS, tuple(verdict), 1.0))
-    refused = _refused(run)
+    refused = _newest(run.refused)
     if refused is not None:
         told = (refused.mode, refused.role, refused.pool, refused.allocator, refused.code)
         run.apply(Update(m.FAILURE_ACTIVE, (verdict.stage, *told, refused.cause), 1.0))
         return
-    call = next(reversed(run.calls.values()), None)
+    call = _newest(run.calls)
     if call is None or verdict.cause not in (CRASHED, OOM):
         return
     mode = call.mode or (run.worker.mode if run.worker else "")

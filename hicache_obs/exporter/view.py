@@ -99,10 +99,14 @@ class Snapshot:
 
 
 def servers(standings: Iterable[Standing], ranks: Iterable[RankView]) -> tuple[ServerView, ...]:
-    """Group the *ranks* (one for each of *standings*) by server; failing ones first."""
+    """Group the *ranks* (one for each of *standings*) by server; failing ones first.
+
+    A run whose journal said nothing, or cannot be read, is no server yet.
+    """
     groups: dict[Server, list[tuple[Run, RankView]]] = defaultdict(list)
     for one, rank in zip(standings, ranks, strict=True):
-        groups[one.run.server].append((one.run, rank))
+        if one.run.last_event:
+            groups[one.run.server].append((one.run, rank))
     found = [_server(server, group) for server, group in groups.items()]
     return tuple(sorted(found, key=lambda s: (STATES.index(s.state), s.host, s.port)))
 
@@ -209,9 +213,7 @@ _BLANK = ("", "", "", "", "", 0, "", "", "", "")
 
 
 def _pools(run: Run) -> tuple[PoolView, ...]:
-    expected = {
-        labels for (metric, labels), on in run.rows.items() if on and metric is m.POOL_EXPECTED
-    }
+    expected = set(active(run, m.POOL_EXPECTED))
     registered = set(active(run, m.POOL_REGISTERED)) if run.alive else set()
     return tuple(
         PoolView(

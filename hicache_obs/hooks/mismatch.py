@@ -55,6 +55,7 @@ def check_store(rec: recorder.Recorder, mode: str, refused: bool) -> None:
         if told is not None:
             _tell(rec, pool, told.expected, told.reason, mode)
     if refused and target is not None and target.pool_id not in _seen:
+        target.expected = True
         _tell(rec, target, "mooncake", "backend_requires", mode)
 
 
@@ -66,8 +67,7 @@ def _tell(rec: recorder.Recorder, pool: Pool, expected: str, reason: str, mode: 
         expected=expected,
         actual=pool.key.allocator,
         reason=reason,
-        harmful=mode == classify.STANDALONE
-        and (pool.expected is not False or reason == "backend_requires"),
+        harmful=mode == classify.STANDALONE and pool.expected is not False,
     )
     told = _seen.get(pool.pool_id)
     if told == seen:

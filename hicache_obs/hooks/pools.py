@@ -40,7 +40,7 @@ def host_pool(call: Call) -> Iterator[None]:
         reason = ""
         if call.failed:
             reason = classify.allocation_reason(type(call.error).__name__, call.message)
-            rec.blame(call.error, stage_of(reason), reason)
+            rec.blame(call.error, classify.allocation_stage(reason), reason)
         rec.emit(_event(call, pool, build, rec.next_call(), (), reason=reason, expected=None))
         return
     role, name = scope.name_pool(memory.vars_of(pool).get("pool_label"))
@@ -97,7 +97,7 @@ def _event(
     with rec.locked():
         if reason:
             row = FailureRow("", allocator, code, reason)
-            rec.ledger.add_failure(stage_of(reason), build.role, build.pool, row)
+            rec.ledger.add_failure(classify.allocation_stage(reason), build.role, build.pool, row)
         elif call.error is None:
             for stage in ("allocation", "pinning"):
                 mended += rec.ledger.mend(stage, build.role, build.pool)
@@ -123,11 +123,6 @@ def _event(
         mended=tuple(mended),
         **outcome,
     )
-
-
-def stage_of(reason: str) -> str:
-    """The stage at which a pool fails for *reason*."""
-    return "pinning" if reason == "pin" else "allocation"
 
 
 def _int(pool: Any, name: str) -> int:

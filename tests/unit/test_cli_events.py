@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,20 @@ def test_a_journal_is_read_when_its_turn_comes(
     )
     run("--journal.dir", tmp_path, "--kind", "worker_ready")
     assert seen == [(f"tp{number} pp0", number) for number in range(1, 5)]
+
+
+def test_journals_of_the_same_time_do_not_fill_the_memory(tmp_path: Path) -> None:
+    """Of each no more than 64 KiB is read before the next one's turn."""
+    for number in range(20):
+        path = journal(tmp_path, number, [(1001.0 + turn, REFUSED) for turn in range(2000)])
+    assert path.stat().st_size > 1 << 19
+    tracemalloc.start()
+    try:
+        assert run("--journal.dir", tmp_path, "--kind", "worker_ready").exit_code == 0
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 << 20
 
 
 def test_a_journal_without_a_readable_beginning(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from journals import READY, THE_BUG, WORKER
 from hicache_obs import events as ev
 from hicache_obs import runs, wire
 from hicache_obs.cli.directories import meanings
+from hicache_obs.exporter import forgotten
 
 HOLD = """
 import sys
@@ -135,3 +138,47 @@ print(done.exit_code, done.stderr, end="")
     told = run_python(script, first, second)
     assert told == f"2 hicache-obs forget: {first} cannot be written: Permission denied\n"
     assert len(list(second.glob("forget-*.json"))) == 1
+
+
+def test_who_may_read_the_directory_may_read_the_request(
+    open_dir: Path, run_python: Callable[..., str]
+) -> None:
+    """root asks; the exporter is a member of the directory's group."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files to any group")
+    os.chown(open_dir, -1, 12345)
+    open_dir.chmod(0o770)
+    before = os.umask(0o077)
+    try:
+        forgotten.ask(open_dir, "node", "30000")
+    finally:
+        os.umask(before)
+    (path,) = open_dir.glob("forget-*.json")
+    status = path.stat()
+    assert (status.st_gid, stat.S_IMODE(status.st_mode)) == (12345, 0o640)
+    script = """
+import os, sys
+from pathlib import Path
+from hicache_obs.exporter import forgotten
+os.setgroups([]); os.setgid(12345); os.setuid(65534)
+(one,) = forgotten.requests(Path(sys.argv[1]), print)
+print(one.host, one.server_port)
+"""
+    assert run_python(script, open_dir) == "node 30000\n"
+
+
+def test_a_group_that_may_not_be_given_stops_nothing(
+    open_dir: Path, run_python: Callable[..., str]
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root makes a directory of a foreign group")
+    os.chown(open_dir, -1, 12345)
+    script = """
+import encodings.ascii, sys
+from pathlib import Path
+from hicache_obs.exporter import forgotten
+drop_root()
+print(forgotten.ask(Path(sys.argv[1]), "node", "30000").name)
+"""
+    assert run_python(script, open_dir).startswith("forget-")
+    assert asked(open_dir) == [{"host": "node", "server_port": "30000"}]

@@ -91,6 +91,21 @@ def test_a_journal_that_cannot_be_read_is_said_once(tmp_path: Path) -> None:
     assert f"directory\t{tmp_path}\tread\t" in done.stdout
 
 
+def test_a_journal_that_cannot_be_read_is_no_server(tmp_path: Path) -> None:
+    """It may tell of anything, so that all is well cannot be said."""
+    journal(tmp_path, READY)
+    other = runs.journal_path(tmp_path, f"{runs.boot_id()}-2-2-00000002")
+    other.mkdir()
+    done = run("--journal.dir", tmp_path)
+    assert done.returncode == 2
+    assert str(other) in done.stderr
+    facts = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [fact[1] for fact in facts if fact[0] == "server"] == ["node:30000"]
+    assert run("--journal.dir", tmp_path, "--json").returncode == 2
+    journal(tmp_path, *THE_BUG, number=3)
+    assert run("--journal.dir", tmp_path).returncode == 1
+
+
 def test_a_pipe_that_is_closed(tmp_path: Path) -> None:
     journal(tmp_path, *THE_BUG)
     command = f"{' '.join(COMMAND)} --journal.dir {tmp_path} | head -1"

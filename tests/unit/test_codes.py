@@ -22,7 +22,7 @@ from hicache_obs.ledger import Provenance, Segment
 from hicache_obs.log_lines import LINES, MAY_BE, TELLS
 
 PACKAGE = Path(hicache_obs.__file__).parent
-NOT_CAUSES = {"code_in", "allocator_label", "fallback_reason"}
+NOT_CAUSES = {"code_in", "allocation_stage", "allocator_label", "fallback_reason"}
 """Functions of classify.py that answer with something else; a new one is taken for a cause's."""
 
 

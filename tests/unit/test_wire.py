@@ -133,6 +133,14 @@ def test_a_number_that_json_lacks_can_be_read(example: Callable[..., Event], num
     assert isinstance(wire.from_line(line).event, CallEntered)
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
+def test_a_time_that_is_no_number(example: Callable[..., Event], number: str) -> None:
+    line = wire.to_line(example(CallEntered), 1, 0.0)
+    broken = line.replace(b'"t":0.000000', f'"t":{number}'.encode())
+    with pytest.raises(wire.JournalLineError, match="t is"):
+        wire.from_line(broken)
+
+
 def test_a_label_is_cut(example: Callable[..., Event]) -> None:
     row = row_of(example(WorkerStarting, model_name="m" * 1000, extra_labels={"k": "v" * 1000}))
     assert len(row["extra_labels"]["k"]) == wire.MAX_LABEL

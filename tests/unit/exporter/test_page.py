@@ -172,7 +172,7 @@ def test_a_harmless_mismatch_alarms_nobody() -> None:
             "journals not read",
             "No server is failing, as far as the journals were read.",
         ),
-        (of(), "no server seen", "Nothing has written a journal here. What to check:"),
+        (of(), "no server seen", "No journal that can be read is here. What to check:"),
         (
             of(directories=WAITING),
             "no server seen",

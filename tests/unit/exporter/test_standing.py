@@ -33,7 +33,7 @@ FULL_START = (
     ev.StoreSetUp(
         outcome="success",
         call=1,
-        api="setup_dummy",
+        api="setup",
         backend="mooncake",
         mode="standalone",
         protocol="tcp",
