@@ -26,7 +26,7 @@ from rich.text import Text
 from hicache_obs import events as ev
 from hicache_obs import runs
 from hicache_obs.cli.directories import journal_directories, meanings, printable
-from hicache_obs.cli.duration import seconds
+from hicache_obs.durations import seconds
 from hicache_obs.exporter.page import when
 from hicache_obs.exporter.tail import JournalTail
 from hicache_obs.exporter.view import rank_name

@@ -1,0 +1,111 @@
+"""Alerts on what several starts, or several ranks, do together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hicache_obs import durations
+from hicache_obs.rules.alert import CRITICAL, WARNING, Alert
+from hicache_obs.rules.recording import FAILED_STARTS
+from hicache_obs.rules.templates import MODEL, SERVER, affected, by, listed, looked_up
+from hicache_obs.rules.thresholds import Thresholds
+
+
+def capacity(limits: Thresholds) -> Iterable[Alert]:
+    yield _crash_loop(limits)
+    yield _overcommitted(limits)
+
+
+def _crash_loop(limits: Thresholds) -> Alert:
+    """Starts are counted from the smallest count in the window: the exporter writes a 0 when a
+    start begins, and a scrape gap can then only hide a start, never invent one."""
+    window = durations.text(limits.crash_loop_window)
+    server = ", ".join(SERVER)
+    return Alert(
+        name="HiCacheCrashLoop",
+        severity=CRITICAL,
+        expr=f"max {by(MODEL)} (\n"
+        f"  {FAILED_STARTS} - min_over_time({FAILED_STARTS}[{window}])\n"
+        f"  and on ({server})\n"
+        f"  hicache_failure_active == 1\n"
+        f") >= {limits.crash_loop_starts}",
+        keep=limits.scrape_gap,
+        summary="{{ $labels.model_name }}: {{ $value }} starts of a server failed in HiCache "
+        f"start-up within {window}",
+        description="It fails again and again; one of the failures now is "
+        + looked_up(
+            "topk(1, hicache_failure_active{LABELS} == 1)",
+            MODEL,
+            "stage {{ .Labels.stage }}, role {{ .Labels.role }}, pool {{ .Labels.pool }}, "
+            "allocator {{ .Labels.allocator }}, code {{ .Labels.code }}, cause "
+            "{{ .Labels.cause }}",
+            "not known any more",
+        )
+        + ".",
+        affected=affected("hicache_failure_active{HOST, LABELS} == 1", MODEL),
+        traffic="Yes, by the servers named in `affected`: they never come up. Restarting them "
+        "again changes nothing.",
+        first="Stop the restarts (scale to 0, or stop the unit), and read the first failure: "
+        "`hicache-obs status`.",
+        worked="A start gets past HiCache start-up: `hicache_worker_starts_total` counts a "
+        "success, and the page resolves.",
+        dashboard="hicache-fleet",
+    )
+
+
+def _overcommitted(limits: Thresholds) -> Alert:
+    return Alert(
+        name="HiCacheHostMemoryOvercommitted",
+        severity=WARNING,
+        expr=_sums(limits.host_memory_ratio),
+        wait=limits.degraded_for,
+        keep=limits.scrape_gap,
+        summary="{{ $labels.host }}{{ with $labels.pod }} ({{ . }}){{ end }}: the host pools take "
+        "{{ $value | humanizePercentage }} of a memory limit",
+        description="The host pools of all ranks, target and draft, under the "
+        '{{ if eq $labels.source "cgroup" }}memory limit of their container'
+        "{{ else }}memory of their host{{ end }} ("
+        + looked_up(
+            'max(hicache_host_limit_bytes{host!="", LABELS})',
+            ("cluster", "host", "source"),
+            "{{ . | value | humanize1024 }}B",
+            "size not known",
+        )
+        + ") hold {{ $value | humanizePercentage }} of it. SGLang checks each rank alone; the "
+        "kernel ends one when the pages are touched.",
+        affected=listed(
+            "max by (namespace, pod, host, server_port, tp_rank, role) "
+            '(hicache_host_pool_bytes{host!="", LABELS})',
+            ("cluster", "host"),
+            ("pod", "server_port", "tp_rank", "role"),
+            "{{ with .Labels.pod }}{{ . }}{{ end }}:{{ .Labels.server_port }} "
+            "tp{{ .Labels.tp_rank }} {{ .Labels.role }} {{ . | value | humanize1024 }}B",
+            "host pool(s) on {{ $labels.host }}",
+        ),
+        traffic="Not yet. A rank may be killed when its pool fills.",
+        first="Lower --hicache-size (or --hicache-ratio) of the servers on that host at their "
+        "next restart, or raise the limit.",
+        worked="The host panel of the server dashboard shows the sum below the limit.",
+        dashboard="hicache-server",
+    )
+
+
+def _sums(share: float) -> str:
+    """Each limit against the pools under it. Only the exporter writes ``host``, and only there
+    a rank counts once.
+
+    Without a pod, each server of a host is taken to have a memory cgroup of its own.
+    """
+    under = (
+        ("cgroup", ', pod!=""', "cluster, namespace, host, pod"),
+        ("cgroup", ', pod=""', "cluster, namespace, host, server_port"),
+        ("psutil", "", "cluster, host"),
+    )
+    return "\nor\n".join(
+        f'sum by ({labels}) (hicache_host_pool_bytes{{host!=""{pod}}})\n'
+        f"  / on ({labels}) group_right ()\n"
+        f"max by ({labels}, source) "
+        f'(hicache_host_limit_bytes{{source="{source}", host!=""{pod}}})\n'
+        f"  > {share:g}"
+        for source, pod, labels in under
+    )

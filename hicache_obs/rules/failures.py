@@ -1,0 +1,154 @@
+"""Alerts on a failure of HiCache start-up, or of a later call, that nothing newer has mended.
+
+The row of such a failure stands until a newer run gets past start-up, also when the worker died
+before any scrape; so no rule here needs a rate or a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hicache_obs import durations
+from hicache_obs.rules.alert import CRITICAL, Alert
+from hicache_obs.rules.templates import MODEL, affected, by, looked_up, meaning
+from hicache_obs.rules.thresholds import Thresholds
+
+INCIDENT = (*MODEL, "stage", "mode", "role", "pool", "allocator", "code", "cause")
+"""Failures alike in these are one incident, of however many ranks and servers."""
+
+UNREACHABLE = ("client_unreachable", "master_unreachable", "ipc_or_remote_map", "warmup_failed")
+"""Causes that may mend themselves: Mooncake restarts, or is not up yet."""
+
+_DEATHS = ("crashed_in_call", "oom_suspected")
+REGISTRATION = (
+    *("foreign_buffer", "segment_size_mismatch", "overlap", "transport", "empty_buffer"),
+    *("null_pointer", "not_initialized", "unsupported_buffer_shape", *_DEATHS),
+    *("exception", "unknown"),
+)
+SETUP = (
+    *("allocator_required", "mooncake_missing", "bad_config", "transport", *_DEATHS, "exception"),
+)
+ALLOCATION = ("budget", "mmap", "null_pointer", "allocator_error", *_DEATHS, "exception")
+PINNING = ("pin", *_DEATHS, "exception")
+
+_DOWN = (
+    "Yes, by the servers named in `affected`: they do not start. Servers of the model that were "
+    "up before go on serving."
+)
+_CODE = "{{ with $labels.code }}code {{ . }}{{ else }}no code{{ end }}"
+_SIZE = looked_up(
+    'topk(1, hicache_host_pool_allocations_total{LABELS, outcome="failure"})',
+    (*MODEL, "role", "pool"),
+    "up to {{ .Labels.size_class }}",
+    "size not known",
+)
+
+
+def failures(limits: Thresholds) -> Iterable[Alert]:
+    lasting = f'cause!~"{"|".join(UNREACHABLE)}"'
+    yield _failure(
+        limits,
+        name="HiCacheRegistrationFailed",
+        selector=f'stage=~"registration|attach", {lasting}',
+        causes=REGISTRATION,
+        summary="{{ $labels.model_name }}: registration of the {{ $labels.role }} host pool with "
+        "Mooncake failed ({{ $labels.cause }})",
+        told=f"Mooncake ({{{{ $labels.mode }}}}) answered {_CODE} for pool {{{{ $labels.pool }}}} "
+        "(role {{ $labels.role }}, allocator {{ $labels.allocator }}, "
+        + looked_up(
+            "max(hicache_registration_last_failure_bytes{LABELS})",
+            (*MODEL, "mode", "role", "pool", "allocator"),
+            "{{ . | value | humanize1024 }}B",
+            "size not known",
+        )
+        + ")",
+        first="Stop the rollout, or go back to the last release and flags that started; the "
+        "failure repeats at every start until its cause is mended.",
+        worked="`hicache-obs status` shows no failure, and `hicache_pool_registered` is 1 for "
+        "every role and pool; the page resolves by itself.",
+    )
+    yield _failure(
+        limits,
+        name="HiCacheHostPoolAllocationFailed",
+        selector='stage="allocation"',
+        causes=ALLOCATION,
+        summary="{{ $labels.model_name }}: no memory for the {{ $labels.role }} host pool "
+        "({{ $labels.cause }})",
+        told="SGLang could not build pool {{ $labels.pool }} (role {{ $labels.role }}, allocator "
+        f"{{{{ $labels.allocator }}}}, {_SIZE})",
+        first="Lower --hicache-size (or --hicache-ratio) and restart the server: a smaller cache "
+        "costs hit rate, not answers.",
+        worked="`hicache_host_pool_bytes` shows the pool, and the page resolves once the start "
+        "got past HiCache.",
+    )
+    yield _failure(
+        limits,
+        name="HiCachePinningFailed",
+        selector='stage="pinning"',
+        causes=PINNING,
+        summary="{{ $labels.model_name }}: the {{ $labels.role }} host pool could not be "
+        f"page-locked ({_CODE})",
+        told="Page-locking (cudaHostRegister) of pool {{ $labels.pool }} (role "
+        f"{{{{ $labels.role }}}}, allocator {{{{ $labels.allocator }}}}, {_SIZE}) failed with "
+        + _CODE,
+        first="Lower --hicache-size per rank and restart; then look at ulimit -l and dmesg of the "
+        "host.",
+        worked="`hicache_pinned_bytes` shows the pool's bytes, and the page resolves.",
+    )
+    yield _failure(
+        limits,
+        name="HiCacheStoreSetupFailed",
+        selector=f'stage="setup", {lasting}',
+        causes=SETUP,
+        summary="{{ $labels.model_name }}: the Mooncake store could not be set up "
+        "({{ $labels.cause }})",
+        told=f"The {{{{ with $labels.mode }}}}{{{{ . }}}} {{{{ end }}}}store gave {_CODE} at its "
+        "set-up",
+        first="Restart without --hicache-storage-backend: HiCache then works without L3, and the "
+        "server answers.",
+        worked="`hicache_store_info` is 1 for the server, and the page resolves.",
+    )
+    yield _failure(
+        limits,
+        name="HiCacheMooncakeUnreachable",
+        selector=f'cause=~"{"|".join(UNREACHABLE)}"',
+        causes=UNREACHABLE,
+        wait=limits.unreachable_for,
+        summary="{{ $labels.model_name }}: Mooncake cannot be reached ({{ $labels.cause }})",
+        told="Stage {{ $labels.stage }} has been failing for "
+        f"{durations.text(limits.unreachable_for)} or longer (mode {{{{ $labels.mode }}}}, "
+        "role {{ $labels.role }}{{ with $labels.pool }}, pool {{ . }}{{ end }}"
+        f"{{{{ with $labels.allocator }}}}, allocator {{{{ . }}}}{{{{ end }}}}, {_CODE})",
+        first="See that mooncake_client (standalone) or mooncake_master (embedded) runs and "
+        "listens where the workers look for it, and start it.",
+        worked="A new start of a server gets past HiCache start-up, and the page resolves.",
+    )
+
+
+def _failure(
+    limits: Thresholds,
+    *,
+    name: str,
+    selector: str,
+    causes: tuple[str, ...],
+    summary: str,
+    told: str,
+    first: str,
+    worked: str,
+    wait: int = 0,
+) -> Alert:
+    return Alert(
+        name=name,
+        severity=CRITICAL,
+        expr=f"max {by(INCIDENT)} (\n  hicache_failure_active{{{selector}}}\n) == 1",
+        wait=wait,
+        keep=limits.scrape_gap,
+        summary=summary,
+        description=f"{told}: {meaning(causes)}.",
+        affected=affected("hicache_failure_active{HOST, LABELS} == 1", INCIDENT),
+        traffic=_DOWN,
+        first=first,
+        worked=worked,
+        dashboard="hicache-server",
+        causes=causes,
+    )

@@ -1,0 +1,175 @@
+"""Alerts on hicache-obs itself: what makes the others blind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hicache_obs import durations
+from hicache_obs.rules.alert import WARNING, Alert
+from hicache_obs.rules.templates import MODEL, affected, by, listed
+from hicache_obs.rules.thresholds import Thresholds
+
+_NO = "No."
+
+
+def own_health(limits: Thresholds, job: str) -> Iterable[Alert]:
+    yield _hook_missing(limits)
+    yield _errors(limits)
+    yield _skew(limits)
+    yield _exporter_absent(limits, job)
+    yield _unseen(limits)
+
+
+def _hook_missing(limits: Thresholds) -> Alert:
+    labels = (*MODEL, "target")
+    return Alert(
+        name="HiCacheObsHookMissing",
+        severity=WARNING,
+        expr=f"max {by(labels)} (\n  hicache_obs_hook_missing\n) == 1",
+        wait=limits.degraded_for,
+        keep=limits.scrape_gap,
+        summary="{{ $labels.model_name }}: hicache-obs could not hook {{ $labels.target }}",
+        description="What {{ $labels.target }} does is not seen, so a failure in it is not told. "
+        "This SGLang has moved or changed it, or another plug-in replaced it.",
+        affected=affected("hicache_obs_hook_missing{HOST, LABELS} == 1", labels),
+        traffic=_NO,
+        first="Run `hicache-obs doctor` in the worker's image: it names the release and what is "
+        "missing. Update hicache-obs, or look at the other plug-ins (SGLANG_PLUGINS).",
+        worked="`hicache-obs doctor` says that all hook points are there.",
+        dashboard="hicache-fleet",
+    )
+
+
+def _errors(limits: Thresholds) -> Alert:
+    """A counter that is born at 1 has no increase, so what is new counts as well."""
+    window = durations.text(limits.errors_window)
+    expr = "\n  or\n".join(
+        (
+            _grown("hicache_obs_errors_total", window),
+            _named("journal_lost", _grown("hicache_obs_journal_lost_events_total", window)),
+            _named(
+                "journal_broken",
+                _grown('hicache_obs_journal_lines_total{result="broken"}', window),
+            ),
+            _named(
+                "journal_directory", '  hicache_obs_journal_directories{state="unreadable"} > 0'
+            ),
+        )
+    )
+    return Alert(
+        name="HiCacheObsErrors",
+        severity=WARNING,
+        expr=f"sum by (cluster, namespace, where) (\n{expr}\n) > 0",
+        keep=limits.scrape_gap,
+        summary="hicache-obs had faults of its own ({{ $labels.where }})",
+        description="{{ $value | humanize }} fault(s) at {{ $labels.where }} within "
+        f"{window}. SGLang is not touched by them, but what happened there may not be told.",
+        affected=listed(
+            "max by (instance, host, pod, server_port) (hicache_obs_errors_total{LABELS}) > 0",
+            ("cluster", "namespace", "where"),
+            ("host", "pod", "server_port", "instance"),
+            "{{ or .Labels.pod .Labels.host .Labels.instance }}"
+            "{{ with .Labels.server_port }}:{{ . }}{{ end }}",
+            "server(s) with such a count",
+        ),
+        traffic=_NO,
+        first="Read the log lines that begin with `hicache-obs:` of the worker and the exporter; "
+        "a full or unreadable state directory is the usual reason.",
+        worked="`hicache_obs_errors_total` and `hicache_obs_journal_lost_events_total` stand "
+        "still.",
+        dashboard="hicache-server",
+    )
+
+
+def _grown(series: str, window: str) -> str:
+    """What *series* counted within *window*; a counter that is born with a count has no
+    increase, so one that was not there before counts as well."""
+    return (
+        f"  increase({series}[{window}]) > 0\n"
+        f"  or\n"
+        f"  ({series} unless max_over_time({series}[6h] offset {window})) > 0"
+    )
+
+
+def _named(where: str, rows: str) -> str:
+    return f'  label_replace(\n{rows},\n  "where", "{where}", "", "")'
+
+
+def _skew(limits: Thresholds) -> Alert:
+    labels = ("cluster", "namespace", "version")
+    return Alert(
+        name="HiCacheObsVersionSkew",
+        severity=WARNING,
+        expr=f"count {by(labels)} (\n"
+        '  hicache_obs_build_info{host!=""} == 1\n'
+        "  unless on (job, instance, version)\n"
+        '  hicache_obs_build_info{host="", model_name=""} == 1\n'
+        ") > 0",
+        wait=limits.skew_for,
+        keep=limits.scrape_gap,
+        summary="{{ $value }} worker(s) run hicache-obs {{ $labels.version }}, and their exporter "
+        "another version",
+        description="The exporter reads what it knows of a journal of another version, and counts "
+        'the rest in hicache_obs_journal_lines_total{result="skew"}.',
+        affected=affected("hicache_obs_build_info{HOST, LABELS} == 1", labels),
+        traffic=_NO,
+        first="Bring exporter and images to one version, the exporter first.",
+        worked="`hicache_obs_build_info` shows one version.",
+        dashboard="hicache-fleet",
+    )
+
+
+def _exporter_absent(limits: Thresholds, job: str) -> Alert:
+    return Alert(
+        name="HiCacheObsExporterAbsent",
+        severity=WARNING,
+        expr=f'up{{job="{job}"}} == 0\nor\nabsent(up{{job="{job}"}})',
+        wait=limits.exporter_absent_for,
+        summary="hicache-obs exporter {{ with $labels.instance }}{{ . }} is down{{ else }}is not "
+        "scraped at all{{ end }}",
+        description="A server that dies at its start on that host is not seen. Journals are kept: "
+        "nothing is lost once the exporter is back.",
+        affected="{{ with $labels.instance }}{{ . }}{{ else }}every host: Prometheus has no "
+        f"target of job {job}{{{{ end }}}}",
+        traffic="No. Failures on that host are not paged while it lasts.",
+        first="Start the exporter, or see why it ended; `curl ADDRESS/-/ready` says what it lacks.",
+        worked="`up` is 1 for the instance.",
+        dashboard="hicache-fleet",
+    )
+
+
+def _unseen(limits: Thresholds) -> Alert:
+    pod = "cluster, namespace, pod"
+    return Alert(
+        name="HiCacheObsWorkerUnseen",
+        severity=WARNING,
+        expr=f"count by (cluster, namespace) (\n"
+        f"  group by ({pod}) (\n"
+        '    {__name__=~"sglang[:_]hicache_host_total_tokens", pod!=""}\n'
+        '    or hicache_worker_up{host="", pod!=""} == 1\n'
+        "  )\n"
+        f"  unless on ({pod})\n"
+        '  hicache_worker_up{host!=""}\n'
+        ") > 0",
+        wait=limits.unseen_for,
+        summary="{{ $labels.namespace }}: {{ $value }} SGLang pod(s) with HiCache are seen by no "
+        "exporter",
+        description="They are scraped themselves, but a start that dies before its first scrape "
+        "would not be told: the plug-in is not in their image, their journal is not on the host, "
+        "or no exporter runs there.",
+        affected=listed(
+            f"group by ({pod}) ("
+            '{__name__=~"sglang[:_]hicache_host_total_tokens", pod!="", LABELS} '
+            'or hicache_worker_up{host="", pod!="", LABELS} == 1) '
+            f'unless on ({pod}) hicache_worker_up{{host!=""}}',
+            ("cluster", "namespace"),
+            ("pod",),
+            "{{ .Labels.pod }}",
+            "pod(s)",
+        ),
+        traffic=_NO,
+        first="Install hicache-obs into the image, mount the journal directory, and run an "
+        "exporter on that host.",
+        worked="`hicache_worker_up` has a row with the label `host` for each pod.",
+        dashboard="hicache-fleet",
+    )

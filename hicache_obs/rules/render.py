@@ -1,0 +1,102 @@
+"""The rules as a Prometheus rule file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from hicache_obs import durations
+from hicache_obs.rules import JOB, alerts
+from hicache_obs.rules.alert import Alert
+from hicache_obs.rules.recording import recordings
+from hicache_obs.rules.templates import first_action
+from hicache_obs.rules.thresholds import Thresholds
+
+RUNBOOKS = "https://github.com/hicache-obs/hicache-obs/blob/main/docs/runbooks"
+"""Where the runbooks are read, unless a site keeps a copy of its own."""
+DASHBOARDS = "http://localhost:3000"
+"""Address of Grafana; every site has its own."""
+
+_HEAD = """\
+# Prometheus rules of hicache-obs: made by `hicache-obs export-rules`, not edited by hand.
+# Its options set the job, labels, addresses and thresholds; see docs/alerts.md.
+"""
+
+
+def rules(
+    limits: Thresholds | None = None,
+    *,
+    job: str = JOB,
+    labels: Mapping[str, str] | None = None,
+    runbooks: str = RUNBOOKS,
+    dashboards: str = DASHBOARDS,
+) -> str:
+    """The rule file: YAML for Prometheus 2.42 and later.
+
+    Args:
+        job: the exporter's job name in Prometheus.
+        labels: added to every alert.
+        runbooks: address of the folder that holds the runbooks.
+        dashboards: address of Grafana.
+    """
+    limits = limits or Thresholds()
+    runbooks, dashboards = runbooks.rstrip("/"), dashboards.rstrip("/")
+    groups = [
+        {
+            "name": "hicache-obs.recording",
+            "rules": [{"record": each.name, "expr": each.expr} for each in recordings()],
+        },
+        {
+            "name": "hicache-obs.alerts",
+            "rules": [
+                _alert(each, dict(labels or {}), runbooks, dashboards)
+                for each in alerts(limits, job)
+            ],
+        },
+    ]
+    return _HEAD + yaml.dump(
+        {"groups": groups}, Dumper=_Dumper, sort_keys=False, width=1_000_000, allow_unicode=True
+    )
+
+
+def _alert(alert: Alert, labels: dict[str, str], runbooks: str, dashboards: str) -> dict[str, Any]:
+    rule: dict[str, Any] = {"alert": alert.name, "expr": alert.expr}
+    if alert.wait:
+        rule["for"] = durations.text(alert.wait)
+    if alert.keep:
+        rule["keep_firing_for"] = durations.text(alert.keep)
+    rule["labels"] = {"severity": alert.severity, **labels}
+    anchor = "#{{ $labels.cause }}" if alert.causes else ""
+    rule["annotations"] = {
+        "summary": alert.summary,
+        "description": alert.description,
+        "affected": alert.affected,
+        "impact": alert.traffic,
+        "action": first_action(alert.causes) if alert.causes else alert.first,
+        "runbook_url": f"{runbooks}/{alert.name}.md{anchor}",
+        "dashboard_url": _dashboard(alert, dashboards),
+    }
+    return rule
+
+
+def _dashboard(alert: Alert, base: str) -> str:
+    """The dashboard with its variables set to the alert's labels, as far as it has them."""
+    chosen = "".join(
+        f"{{{{ with $labels.{name} }}}}&var-{name}={{{{ . | urlquery }}}}{{{{ end }}}}"
+        for name in ("cluster", "namespace", "model_name")
+    )
+    return f"{base}/d/{alert.dashboard}?orgId=1{chosen}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as literal blocks."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,112 @@
+"""Pieces of PromQL and of Prometheus' templates that several alerts are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hicache_obs.causes import CAUSES
+
+MODEL = ("cluster", "namespace", "model_name")
+SERVER = (*MODEL, "host", "pod", "server_port")
+RANK = (*SERVER, "tp_rank", "pp_rank", "dp_rank")
+
+_SHOWN = 16
+_SAME_RANK = "cluster, namespace, model_name, server_port, tp_rank, pp_rank, dp_rank"
+
+
+def by(labels: Sequence[str]) -> str:
+    return f"by ({', '.join(labels)})"
+
+
+def once(series: str) -> str:
+    """*series* of each rank once, where the exporter and SGLang's own /metrics are both scraped.
+
+    Args:
+        series: an expression with one ``{``-selector of its own, in which ``HOST`` stands for
+            the matcher that tells the two sources apart: only the exporter writes ``host``.
+    """
+    exporter = series.replace("HOST", 'host!=""')
+    live = series.replace("HOST", 'host=""')
+    return (
+        f'{exporter}\nor on ({_SAME_RANK})\nlabel_replace({live}, "host", "$1", "instance", "(.+)")'
+    )
+
+
+def affected(series: str, labels: Sequence[str]) -> str:
+    """Template text: how many ranks of how many servers, and the first of them by name.
+
+    Args:
+        series: as for `once`, with ``LABELS`` where the alert's own *labels* are matched.
+    """
+    rows = once(series).replace("\n", " ")
+    ranks = f"max {by(RANK[3:])} ({rows})"
+    servers = looked_up(f"count(count {by(SERVER[3:])} ({rows}))", labels, "{{ . | value }}", "no")
+    shown = (
+        "{{ or .Labels.pod .Labels.host }}"
+        "{{ with .Labels.server_port }}:{{ . }}{{ end }}"
+        " tp{{ .Labels.tp_rank }}"
+        '{{ with .Labels.pp_rank }}{{ if ne . "0" }} pp{{ . }}{{ end }}{{ end }}'
+        "{{ with .Labels.dp_rank }} dp{{ . }}{{ end }}"
+    )
+    return listed(ranks, labels, RANK[3:], shown, f"rank(s) of {servers} server(s)")
+
+
+def listed(
+    expression: str, labels: Sequence[str], names: Sequence[str], shown: str, what: str
+) -> str:
+    """Template text: how many results *expression* has, *what* they are, and the first of them.
+
+    Args:
+        expression: with ``LABELS`` where the alert's own *labels* are matched.
+        names: labels of a result, by which it is ordered.
+        shown: template of one result, which is ``.`` there.
+    """
+    named = f'label_join({expression}, "_order", "/", {_quoted(names)})'
+    query, values = _matching(named, labels)
+    return (
+        f"{{{{ with printf `{query}` {values} | query }}}}{{{{ len . }}}} {what}: "
+        '{{ range $number, $one := sortByLabel "_order" . }}'
+        f"{{{{ if lt $number {_SHOWN} }}}}{{{{ if $number }}}}, {{{{ end }}}}{shown}"
+        f"{{{{ else if eq $number {_SHOWN} }}}} and more{{{{ end }}}}{{{{ end }}}}"
+        "{{ else }}none any more{{ end }}"
+    )
+
+
+def _matching(expression: str, labels: Sequence[str]) -> tuple[str, str]:
+    """*expression* as a format with the alert's *labels* matched, and its values."""
+    matchers = ", ".join(f"{name}=%[{number}]q" for number, name in enumerate(labels, 1))
+    return expression.replace("LABELS", matchers), " ".join(f"$labels.{name}" for name in labels)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def looked_up(expression: str, labels: Sequence[str], shown: str, otherwise: str) -> str:
+    """Template text: *shown* with the first result of *expression* as ``.``, else *otherwise*.
+
+    Args:
+        expression: with ``LABELS`` where the alert's own *labels* are matched.
+    """
+    query, values = _matching(expression, labels)
+    return (
+        f"{{{{ with printf `{query}` {values} | query }}}}"
+        f"{{{{ with first . }}}}{shown}{{{{ end }}}}{{{{ else }}}}{otherwise}{{{{ end }}}}"
+    )
+
+
+def first_action(causes: Sequence[str]) -> str:
+    """Template text: what to do first, by the label ``cause``, in the words of ``explain``."""
+    return _chosen([(name, CAUSES[name].action) for name in causes], "read the exception's text")
+
+
+def meaning(causes: Sequence[str]) -> str:
+    """Template text: what the label ``cause`` means, in the words of ``explain``."""
+    return _chosen([(name, CAUSES[name].meaning) for name in causes], "{{ $labels.cause }}")
+
+
+def _chosen(texts: Sequence[tuple[str, str]], otherwise: str) -> str:
+    (first, text), *others = texts
+    lines = [f'{{{{ if eq $labels.cause "{first}" }}}}{text}']
+    lines += [f'{{{{- else if eq $labels.cause "{name}" }}}}{text}' for name, text in others]
+    return "\n".join([*lines, f"{{{{- else }}}}{otherwise}{{{{ end }}}}"])
