@@ -166,7 +166,7 @@ class CallEntered(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CallReturned(Outcome):
-    """A call came back that no other event ends (the store's warm-up)."""
+    """A call came back that no other event ends (the store's warm-up, a transfer engine)."""
 
     kind: ClassVar[str] = "call_returned"
     call: int
@@ -204,6 +204,19 @@ class AllocatorChosen(Event):
     requested: str
     actual: str
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitSeen(Event):
+    """A memory limit when the constructor of a host pool was entered, and what was free under it.
+
+    *source*: ``psutil``, the host as SGLang's own size check reads it, or ``cgroup``.
+    """
+
+    kind: ClassVar[str] = "limit"
+    source: str
+    limit_bytes: int
+    free_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +337,15 @@ class StoreSetUp(Outcome):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TransportChosen(Event):
+    """SGLang's transfer engine is initialized: the protocol asked for, and the one it uses."""
+
+    kind: ClassVar[str] = "transport"
+    requested: str
+    actual: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class BufferRegistered(Outcome):
     """One registration of one buffer came back.
 
@@ -391,6 +413,7 @@ KINDS: dict[str, type[Event]] = {
         CallReturned,
         CallRefused,
         AllocatorChosen,
+        LimitSeen,
         SegmentAllocated,
         PagesPinned,
         PoolBuilt,
@@ -398,6 +421,7 @@ KINDS: dict[str, type[Event]] = {
         PoolReleased,
         MismatchSeen,
         StoreSetUp,
+        TransportChosen,
         BufferRegistered,
         PoolRegistered,
         JournalLost,

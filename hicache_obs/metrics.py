@@ -136,11 +136,29 @@ STORE_SETUPS = _metric(
 STORE_INFO = _metric(
     "hicache_store_info", GAUGE, "backend mode protocol", "1 for the store that is set up."
 )
+TRANSPORT_INFO = _metric(
+    "hicache_transport_info",
+    GAUGE,
+    "requested actual",
+    "1 for the protocol that SGLang's transfer engine was asked for and the one it uses.",
+)
 CALL_IN_PROGRESS = _metric(
     "hicache_call_in_progress_since_timestamp_seconds",
     GAUGE,
     "api role pool",
     "Time at which a native call was entered that has not come back; 0 if none.",
+)
+HOST_LIMIT = _metric(
+    "hicache_host_limit_bytes",
+    GAUGE,
+    "source",
+    "Memory limit seen at the newest request for a host pool: psutil (the host), cgroup.",
+)
+HOST_MEMORY = _metric(
+    "hicache_host_memory_bytes",
+    GAUGE,
+    "source",
+    "Bytes that were free under the limit at the newest request for a host pool.",
 )
 WORKER_UP = _metric("hicache_worker_up", GAUGE, "", "1 while the worker process lives.")
 WORKER_INFO = _metric(
@@ -201,7 +219,10 @@ EXPORTER_METRICS = (JOURNAL_LINES, JOURNAL_RUNS, JOURNAL_DIRECTORIES)
 HELD = frozenset({FAILURE_ACTIVE, MISMATCH, LAST_FAILURE_TIME, LAST_FAILURE_BYTES})
 """Stay after a run's death, also while a newer run of its server is still starting."""
 
-KEPT = HELD | {POOL_INFO, STORE_INFO, POOL_EXPECTED, WORKER_INFO, WORKER_UP}
+KEPT = HELD | {
+    *(POOL_INFO, STORE_INFO, POOL_EXPECTED, WORKER_INFO, WORKER_UP),
+    *(HOST_LIMIT, HOST_MEMORY),  # they say why a request failed, and are read beside it
+}
 """Stay after a run's death while it is the newest of its server and rank. All others go."""
 
 _ENDED_AT_ZERO = frozenset({POOL_INFO, STORE_INFO, DRAFT_BUILDER, CALL_IN_PROGRESS, MISMATCH})

@@ -70,6 +70,12 @@ TARGETS = (
     Target("allocate", _MC + "pool_host.common", "HostTensorAllocator.allocate", since="0.5.14"),
     Target("allocate", _STORE, "MooncakeHostTensorAllocator.allocate"),
     Target("pin", _MC + "pool_host.common", "_cuda_host_register", since="0.5.14"),
+    # One transfer engine a rank. AscendTransferEngine has an `initialize` of its own.
+    Target(
+        "transfer_engine",
+        _SRT + "distributed.device_communicators.mooncake_transfer_engine",
+        "MooncakeTransferEngine.initialize",
+    ),
     # The store. MooncakeStore calls super().register_buffer, so the base is the place.
     Target("store_init", _STORE, "MooncakeStore.__init__"),
     Target("store_warmup", _STORE, "MooncakeStore.warmup"),

@@ -105,6 +105,13 @@ def _allocator(event: ev.AllocatorChosen, _time: float) -> list[Update]:
     return [_row(m.FALLBACKS, 1, event)] if event.reason else []
 
 
+def _limit(event: ev.LimitSeen, _time: float) -> list[Update]:
+    return [
+        _row(m.HOST_LIMIT, event.limit_bytes, event),
+        _row(m.HOST_MEMORY, event.free_bytes, event),
+    ]
+
+
 def _segment(event: ev.SegmentAllocated, _time: float) -> list[Update]:
     return [_row(m.CALL_IN_PROGRESS, 0, event, api="allocate")]
 
@@ -187,6 +194,10 @@ def _setup(event: ev.StoreSetUp, _time: float) -> list[Update]:
     return rows + _mended(event, stage="setup", role="none", pool="")
 
 
+def _transport(event: ev.TransportChosen, _time: float) -> list[Update]:
+    return [_row(m.TRANSPORT_INFO, 1, event)]
+
+
 def _mended(event: ev.StoreSetUp | ev.BufferRegistered, **more: object) -> list[Update]:
     return [
         _failure(0, event, **more, mode=mode, allocator=allocator, code=code, cause=cause)
@@ -234,6 +245,7 @@ _UPDATES: Mapping[str, Callable[[Any, float], list[Update]]] = {
     ev.CallReturned.kind: _call_returned,
     ev.CallRefused.kind: _call_refused,
     ev.AllocatorChosen.kind: _allocator,
+    ev.LimitSeen.kind: _limit,
     ev.SegmentAllocated.kind: _segment,
     ev.PagesPinned.kind: _pin,
     ev.PoolBuilt.kind: _pool,
@@ -241,6 +253,7 @@ _UPDATES: Mapping[str, Callable[[Any, float], list[Update]]] = {
     ev.PoolReleased.kind: _pool_released,
     ev.MismatchSeen.kind: _mismatch,
     ev.StoreSetUp.kind: _setup,
+    ev.TransportChosen.kind: _transport,
     ev.BufferRegistered.kind: _registration,
     ev.PoolRegistered.kind: _pool_registration,
     ev.JournalLost.kind: _journal_lost,

@@ -9,6 +9,7 @@ from hicache_obs.cli.demo import demo
 from hicache_obs.cli.doctor import doctor
 from hicache_obs.cli.events import events
 from hicache_obs.cli.explain import explain
+from hicache_obs.cli.export import export_dashboards, export_rules
 from hicache_obs.cli.exporter import exporter
 from hicache_obs.cli.forget import forget
 from hicache_obs.cli.status import status
@@ -25,5 +26,9 @@ def main() -> None:
     """
 
 
-for command in (demo, doctor, events, explain, exporter, forget, status):
+COMMANDS = (
+    *(demo, doctor, events, explain, export_dashboards, export_rules, exporter, forget, status),
+)
+
+for command in COMMANDS:
     main.add_command(command)

@@ -220,6 +220,7 @@ def stage_of(api: str) -> str:
 _API_STAGES = {
     "allocate": "allocation",
     "pin": "pinning",
+    "initialize": "setup",
     "setup": "setup",
     "warmup": "setup",
 }

@@ -1,4 +1,4 @@
-"""The memory limit that is nearest when a call is about to take memory.
+"""Memory limits, read when a call is about to take memory.
 
 What the kernel's OOM killer goes by: the memory cgroup of this process and its ancestors (v1 and
 v2), and the host. Where a container has a cgroup namespace, its own group is the root it sees.
@@ -29,9 +29,19 @@ class Limit(NamedTuple):
 
 
 def nearest(proc: Path = PROC, cgroups: Path = CGROUPS) -> Limit:
-    """The limit with the fewest bytes left. What cannot be read is left out; it never raises."""
-    known = [*_groups(proc, cgroups), *_host(proc)]
-    return min(known, key=lambda limit: limit.free, default=Limit())
+    """The limit with the fewest bytes left."""
+    return min(each(proc, cgroups), key=_free, default=Limit())
+
+
+def each(proc: Path = PROC, cgroups: Path = CGROUPS) -> list[Limit]:
+    """The memory cgroup's limit (the nearest of its tree) and the host's, as far as there are
+    any. What cannot be read is left out; it never raises."""
+    groups = sorted(_groups(proc, cgroups), key=_free)
+    return [*groups[:1], *_host(proc)]
+
+
+def _free(limit: Limit) -> int:
+    return limit.free
 
 
 def _groups(proc: Path, cgroups: Path) -> Iterator[Limit]:

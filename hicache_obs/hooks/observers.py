@@ -1,6 +1,15 @@
 """The observer of each hook point of ``sglang_targets``; imported at the first hooked call."""
 
-from hicache_obs.hooks import allocators, draft, pinning, pools, registration, setup, worker
+from hicache_obs.hooks import (
+    allocators,
+    draft,
+    pinning,
+    pools,
+    registration,
+    setup,
+    transport,
+    worker,
+)
 from hicache_obs.hooks.around import Observer
 
 OBSERVERS: dict[str, Observer] = {
@@ -10,6 +19,7 @@ OBSERVERS: dict[str, Observer] = {
     "allocator_choice": allocators.choice,
     "allocate": allocators.allocate,
     "pin": pinning.host_register,
+    "transfer_engine": transport.initialize,
     "store_init": setup.store_init,
     "store_warmup": setup.warmup,
     "register_anchor": registration.anchor,

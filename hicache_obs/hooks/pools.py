@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from hicache_obs import classify, recorder
-from hicache_obs.events import PoolBuilt, PoolFacts, PoolNamed, PoolReleased
-from hicache_obs.hooks import memory, mismatch, scope
+from hicache_obs.events import LimitSeen, PoolBuilt, PoolFacts, PoolNamed, PoolReleased
+from hicache_obs.hooks import limits, memory, mismatch, scope
 from hicache_obs.hooks.around import Call
 from hicache_obs.ledger import FailureRow, Pool, PoolKey, RegistrationKey, merge_ranges
 
@@ -31,11 +31,14 @@ def host_pool(call: Call) -> Iterator[None]:
     if outer is not None and outer.owner == id(pool):
         yield
         return
+    rec = recorder.get()
+    # Here and not at `allocate`: a request that fails SGLang's size check never gets there.
+    for limit in limits.each():
+        rec.emit(_limit_seen(limit))
     role, name = scope.name_pool(call.kwargs.get("pool_label"))
     build = scope.Build(owner=id(pool), role=role, pool=name)
     with scope.building(build):
         yield
-    rec = recorder.get()
     if call.error is not None:
         reason = ""
         if call.failed:
@@ -46,6 +49,12 @@ def host_pool(call: Call) -> Iterator[None]:
     role, name = scope.name_pool(memory.vars_of(pool).get("pool_label"))
     build.role, build.pool = role, name
     _record(rec, call, pool, build)
+
+
+def _limit_seen(limit: limits.Limit) -> LimitSeen:
+    source = "psutil" if limit.limit_source == "host" else limit.limit_source
+    free = max(0, limit.free)
+    return LimitSeen(source=source, limit_bytes=limit.limit_bytes, free_bytes=free)
 
 
 def _record(rec: recorder.Recorder, call: Call, pool: Any, build: scope.Build) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from hicache_obs import durations
@@ -120,17 +121,18 @@ def _skew(limits: Thresholds) -> Alert:
 
 
 def _exporter_absent(limits: Thresholds, job: str) -> Alert:
+    up = f"up{{job={json.dumps(job, ensure_ascii=False)}}}"
     return Alert(
         name="HiCacheObsExporterAbsent",
         severity=WARNING,
-        expr=f'up{{job="{job}"}} == 0\nor\nabsent(up{{job="{job}"}})',
+        expr=f"{up} == 0\nor\nabsent({up})",
         wait=limits.exporter_absent_for,
         summary="hicache-obs exporter {{ with $labels.instance }}{{ . }} is down{{ else }}is not "
         "scraped at all{{ end }}",
         description="A server that dies at its start on that host is not seen. Journals are kept: "
         "nothing is lost once the exporter is back.",
         affected="{{ with $labels.instance }}{{ . }}{{ else }}every host: Prometheus has no "
-        f"target of job {job}{{{{ end }}}}",
+        "target of job {{ $labels.job }}{{ end }}",
         traffic="No. Failures on that host are not paged while it lasts.",
         first="Start the exporter, or see why it ended; `curl ADDRESS/-/ready` says what it lacks.",
         worked="`up` is 1 for the instance.",
