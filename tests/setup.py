@@ -22,6 +22,7 @@ BENCH = ROOT / "tests" / "sglang" / "bench"
 MISSING = CACHE / "missing-debian-packages"
 
 _MOONCAKE = "everything that starts Mooncake"
+_PAGE = "the page of a failure, and the checks of rules and routes"
 # Debian package: how to tell that it is there, and what cannot run without it.
 DEBIAN = {
     "libibverbs1": ("lib:libibverbs.so.1", _MOONCAKE),
@@ -29,7 +30,8 @@ DEBIAN = {
     "libnuma1": ("lib:libnuma.so.1", _MOONCAKE),
     "liburing2": ("lib:liburing.so.2", _MOONCAKE),
     "libjemalloc2": ("lib:libjemalloc.so.2", _MOONCAKE),
-    "prometheus": ("program:promtool", "the checks of the exposition by promtool"),
+    "prometheus": ("program:promtool", _PAGE),
+    "prometheus-alertmanager": ("program:prometheus-alertmanager", _PAGE),
     "chromium": ("program:chromium", "the tests of the status page in a browser"),
     "chromium-driver": ("program:chromedriver", "the tests of the status page in a browser"),
     "e2fsprogs": ("program:mkfs.ext4", "the test of a frozen file system"),
@@ -41,8 +43,8 @@ def main(what: str) -> int:
     CACHE.mkdir(parents=True, exist_ok=True)
     make_venv(bench=what != "lint")
     if what != "lint":
-        mooncake = {name: how for name, how in DEBIAN.items() if how[1] == _MOONCAKE}
-        install_debian(mooncake if what == "demo" else DEBIAN)
+        shown = {name: how for name, how in DEBIAN.items() if how[1] in (_MOONCAKE, _PAGE)}
+        install_debian(shown if what == "demo" else DEBIAN)
         fetch(what)
     return 0
 

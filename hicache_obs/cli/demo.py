@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import subprocess
@@ -20,12 +19,13 @@ import click
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from hicache_obs.share import share
+from hicache_obs.cli.pager import StepFailedError, bench, paged, require
 
 RELEASE = "0.5.14"
 _START_S = 150
 _LOOK_S = 10
 _SERVER_PORT = 31_999
+_STAGE = "registration"
 _SHOWN = (
     "hicache_registrations_total",
     "hicache_failure_active",
@@ -35,10 +35,6 @@ _SHOWN = (
     "hicache_draft_builder_info",
     "hicache_worker_starts_total",
 )
-
-
-class StepFailedError(Exception):
-    """A step of the demonstration did not do what it says."""
 
 
 @click.command()
@@ -53,6 +49,7 @@ def demo(cache: Path | None, keep: bool) -> None:
 
     A standalone Mooncake client, then the same server twice: without the fixed draft host pool
     builder it dies as SGLang does, and the exporter says why; with it both pools are registered.
+    Where Prometheus and Alertmanager are installed, the page arrives at a webhook, and resolves.
     Ends with 0 only if each step was seen to do what it says.
 
     Example: hicache-obs demo --keep
@@ -63,7 +60,7 @@ def demo(cache: Path | None, keep: bool) -> None:
     show = Console(highlight=False, soft_wrap=True)
     started = time.monotonic()
     try:
-        harness = _harness()
+        harness = bench("harness")
         with harness.Mooncake(folder / "mooncake") as mooncake:
             _run(harness, mooncake, folder, show)
     except (StepFailedError, RuntimeError, OSError) as error:
@@ -78,11 +75,6 @@ def demo(cache: Path | None, keep: bool) -> None:
     show.print(f"[green]All steps did what they say[/] ({time.monotonic() - started:.0f} s).")
 
 
-def _harness() -> Any:
-    sys.path.insert(0, str(share("bench")))
-    return importlib.import_module("harness")
-
-
 def _run(harness: Any, mooncake: Any, folder: Path, show: Console) -> None:
     env = {"HICACHE_OBS_STATE_DIR": str(folder / "state")}
     start = partial(_server, harness, mooncake)
@@ -90,15 +82,16 @@ def _run(harness: Any, mooncake: Any, folder: Path, show: Console) -> None:
         f"[bold]1.[/] A real mooncake_master and a standalone mooncake_client stand "
         f"({mooncake.client_address})."
     )
-    with _exporter(harness.free_port(), folder) as exporter:
+    with _exporter(harness.free_port(), folder) as exporter, paged(exporter, folder) as pager:
         show.print(f"   hicache-obs exporter follows the journals: {exporter}/")
+        show.print("   " + pager.told, markup=False)
         show.print(
             f"[bold]2.[/] SGLang {RELEASE} starts with an EAGLE draft, "
             "HICACHE_OBS_DRAFT_FIX=off ..."
         )
         with start(folder / "unfixed", {**env, "HICACHE_OBS_DRAFT_FIX": "off"}) as server:
             code = server.wait(_START_S)
-        _require(
+        require(
             code < 0 and not server.ready, f"the unfixed server ended with {code}, not by death"
         )
         show.print(
@@ -111,9 +104,10 @@ def _run(harness: Any, mooncake: Any, folder: Path, show: Console) -> None:
         _print_series(show, page)
         failed = {"role": "draft", "allocator": "default", "code": "-1", "cause": "foreign_buffer"}
         _require_value(page, "hicache_registrations_total", 1, outcome="failure", **failed)
-        _require_value(page, "hicache_failure_active", 1, stage="registration", **failed)
+        _require_value(page, "hicache_failure_active", 1, stage=_STAGE, **failed)
         _require_value(page, "hicache_allocator_mismatch", 1, role="draft", harmful="true")
-        _require_value(page, "hicache_worker_starts_total", 1, outcome="failure")
+        _require_value(page, "hicache_worker_starts_total", 1, outcome="failure", stage=_STAGE)
+        pager.require_page(show)
 
         show.print(
             "[bold]3.[/] The same start with the fixed draft host pool builder (the default) ..."
@@ -122,18 +116,20 @@ def _run(harness: Any, mooncake: Any, folder: Path, show: Console) -> None:
             server.wait_ready(_START_S)
             own = server.scrape()
             page = _scrape_until(exporter, _is_up)
+            show.print("   READY.")
+            pager.require_resolved(show)
             code = server.terminate()
-        show.print("   READY. What the exporter serves now:")
+        show.print("   What the exporter serves now:")
         _print_series(show, page)
         for name, text in (("SGLang's own /metrics", own), ("the exporter", page)):
             _require_fixed(name, text)
-        _require(code == 0, f"the fixed server ended with {code} after SIGTERM")
+        require(code == 0, f"the fixed server ended with {code} after SIGTERM")
         show.print("   Both pools are registered; the failure and the mismatch are gone.")
 
 
 def _require_fixed(name: str, page: str) -> None:
     for gone in ("hicache_failure_active", "hicache_allocator_mismatch"):
-        _require(_active(page, gone) == [], f"{gone} is still active in {name}")
+        require(_active(page, gone) == [], f"{gone} is still active in {name}")
     for role in ("target", "draft"):
         _require_value(page, "hicache_pool_registered", 1, role=role)
     _require_value(page, "hicache_draft_builder_info", 1, state="applied")
@@ -184,7 +180,7 @@ def _scrape_until(exporter: str, there: Callable[[str], bool]) -> str:
             with urllib.request.urlopen(f"{exporter}/metrics", timeout=10) as answer:  # noqa: S310 - http, ours
                 page = answer.read().decode()
         except OSError as error:
-            _require(time.monotonic() < deadline, f"the exporter does not answer: {error}")
+            require(time.monotonic() < deadline, f"the exporter does not answer: {error}")
     return page
 
 
@@ -204,14 +200,9 @@ def _active(page: str, name: str) -> list[Any]:
     return [sample for sample in _samples(page, name) if sample.value != 0]
 
 
-def _require(holds: bool, text: str) -> None:
-    if not holds:
-        raise StepFailedError(text)
-
-
 def _require_value(page: str, name: str, value: float, **labels: str) -> None:
     found = [sample.value for sample in _samples(page, name, **labels)]
-    _require(found == [value], f"{name}{labels} is {found}, not {value}")
+    require(found == [value], f"{name}{labels} is {found}, not {value}")
 
 
 def _print_series(show: Console, page: str) -> None:
