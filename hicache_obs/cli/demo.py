@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,8 +79,12 @@ def _run(harness: Any, mooncake: Any, folder: Path, show: Console) -> None:
         f"[bold]1.[/] A real mooncake_master and a standalone mooncake_client stand "
         f"({mooncake.client_address})."
     )
-    with _exporter(harness.free_port(), folder) as exporter, paged(exporter, folder) as pager:
-        show.print(f"   hicache-obs exporter follows the journals: {exporter}/")
+    programs = bench("monitoring")
+    with (
+        programs.Exporter(folder, folder / "state") as exporter,
+        paged(programs, exporter, folder) as pager,
+    ):
+        show.print(f"   hicache-obs exporter follows the journals: {exporter.url}/")
         show.print("   " + pager.told, markup=False)
         show.print(
             f"[bold]2.[/] SGLang {RELEASE} starts with an EAGLE draft, "
@@ -100,7 +101,7 @@ def _run(harness: Any, mooncake: Any, folder: Path, show: Console) -> None:
         )
         show.print("   [dim]" + _last_error(server.log) + "[/]")
         page = _scrape_until(exporter, _is_dead)
-        show.print(f"   What the exporter serves of it, {exporter}/metrics:")
+        show.print(f"   What the exporter serves of it, {exporter.url}/metrics:")
         _print_series(show, page)
         failed = {"role": "draft", "allocator": "default", "code": "-1", "cause": "foreign_buffer"}
         _require_value(page, "hicache_registrations_total", 1, outcome="failure", **failed)
@@ -144,22 +145,6 @@ def _server(harness: Any, mooncake: Any, folder: Path, env: dict[str, str]) -> A
     )
 
 
-@contextmanager
-def _exporter(port: int, folder: Path) -> Iterator[str]:
-    """The exporter over the demonstration's journals, in a process of its own; its address."""
-    address = f"127.0.0.1:{port}"
-    flags = [f"--journal.dir={folder / 'state'}", f"--web.listen-address={address}"]
-    with (folder / "exporter.log").open("wb") as log:
-        process = subprocess.Popen(  # noqa: S603 - ourselves, flags of our own
-            [sys.executable, "-m", "hicache_obs.cli", "exporter", *flags], stderr=log
-        )
-    try:
-        yield f"http://{address}"
-    finally:
-        process.terminate()
-        process.wait(timeout=10)
-
-
 def _is_dead(page: str) -> bool:
     ups = [sample.value for sample in _samples(page, "hicache_worker_up")]
     return ups == [0]
@@ -170,17 +155,13 @@ def _is_up(page: str) -> bool:
     return any(_samples(page, "hicache_worker_starts_total", outcome="success"))
 
 
-def _scrape_until(exporter: str, there: Callable[[str], bool]) -> str:
+def _scrape_until(exporter: Any, there: Callable[[str], bool]) -> str:
     """The page as soon as it shows what is waited for; the newest one if that takes too long."""
     deadline = time.monotonic() + _LOOK_S
     page = ""
     while time.monotonic() < deadline and not there(page):
         time.sleep(0.1)
-        try:
-            with urllib.request.urlopen(f"{exporter}/metrics", timeout=10) as answer:  # noqa: S310 - http, ours
-                page = answer.read().decode()
-        except OSError as error:
-            require(time.monotonic() < deadline, f"the exporter does not answer: {error}")
+        page = exporter.metrics()
     return page
 
 

@@ -38,23 +38,22 @@ def require(holds: bool, text: str) -> None:
 
 
 @contextmanager
-def paged(exporter: str, folder: Path) -> Iterator[Pager]:
+def paged(programs: Any, exporter: Any, folder: Path) -> Iterator[Pager]:
     """The shipped rules and routes in a real Prometheus and Alertmanager, where there are any."""
-    monitoring = bench("monitoring")
-    lacking = monitoring.missing()
+    lacking = programs.missing()
     if lacking:
         yield Pager(None, f"No page is shown: not installed (Debian): {', '.join(lacking)}")
         return
     deploy = share("deploy")
     config = yaml.safe_load((deploy / "alertmanager" / "demo.yml").read_text(encoding="utf-8"))
-    targets = {JOB: [exporter.removeprefix("http://")]}
-    scrape = monitoring.scrape_configs(deploy / "prometheus" / "scrape.yml", targets, both=False)
+    targets = {JOB: [exporter.address]}
+    scrape = programs.scrape_configs(deploy / "prometheus" / "scrape.yml", targets, both=False)
     # The rules as shipped, but for the time that a failure outlives a scrape gap.
     text = rules(Thresholds(scrape_gap=2))
     with (
-        monitoring.Webhook() as webhook,
-        monitoring.Alertmanager(folder, config, webhook) as alertmanager,
-        monitoring.Prometheus(folder, scrape, rules=text, alertmanager=alertmanager) as prometheus,
+        programs.Webhook() as webhook,
+        programs.Alertmanager(folder, config, webhook) as alertmanager,
+        programs.Prometheus(folder, scrape, rules=text, alertmanager=alertmanager) as prometheus,
     ):
         told = (
             f"Prometheus {prometheus.url}/alerts and Alertmanager {alertmanager.url} have the "

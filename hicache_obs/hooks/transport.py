@@ -11,6 +11,7 @@ from hicache_obs import recorder
 from hicache_obs.events import CallEntered, CallReturned, TransportChosen
 from hicache_obs.hooks.around import Call
 
+_API = "initialize"
 INFINIBAND = Path("/sys/class/infiniband")
 _NVLINK = {"MC_FORCE_MNNVL", "MC_INTRANODE_NVLINK"}
 """Settings by which a Mooncake that is built for NVLink takes it where there is no HCA."""
@@ -28,10 +29,19 @@ def initialize(call: Call) -> Iterator[None]:
         yield
         return
     number = rec.next_call()
-    what = {"call": number, "api": "initialize", "role": "none", "pool": ""}
-    rec.emit(CallEntered(**what, bytes=0, since=rec.now(), mode="transfer_engine"))
+    rec.emit(
+        CallEntered(
+            call=number,
+            api=_API,
+            role="none",
+            pool="",
+            bytes=0,
+            since=rec.now(),
+            mode="transfer_engine",
+        )
+    )
     yield
-    rec.emit(CallReturned(**what, **call.outcome))
+    rec.emit(CallReturned(call=number, api=_API, role="none", pool="", **call.outcome))
     if call.error is None:
         requested = _requested(call)
         devices = call.argument(2, "device_name") or ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Run, Start
@@ -13,6 +14,8 @@ from hicache_obs.sglang_targets import TARGETS
 
 RELEASE = "0.5.20"
 """The first release in which SGLang destroys draft and target pools at a graceful end."""
+
+WHOLE: dict[str, Any] = {"draft": "mha", "transfer_engine": True, "graceful_exit": True}
 
 MUTANT = """
 import hicache_obs.sglang_targets as table
@@ -28,6 +31,7 @@ EVIDENCE: dict[str, Callable[[Run], object]] = {
     "allocator_choice": lambda run: len(run.of("allocator", actual="mooncake")) == 2,
     "allocate": lambda run: len(run.of("segment", allocator="mooncake")) == 2,
     "pin": lambda run: len(run.of("pin", code="0")) == 2,
+    "transfer_engine": lambda run: run.of("transport"),
     "store_init": lambda run: run.of("setup", mode="standalone", outcome="success"),
     "store_warmup": lambda run: run.of("call_returned", api="warmup"),
     "register_anchor": lambda run: run.of("pool_registration", api="register_mem_pool_host"),
@@ -43,7 +47,7 @@ def test_every_hook_point_has_its_evidence() -> None:
 
 @pytest.mark.parametrize("point", EVIDENCE)
 def test_hook_shows(start: Start, point: str) -> None:
-    run = start(RELEASE, draft="mha", graceful_exit=True)
+    run = start(RELEASE, **WHOLE)
     assert run.ready
     assert EVIDENCE[point](run)
 
@@ -52,7 +56,7 @@ def test_hook_shows(start: Start, point: str) -> None:
 @pytest.mark.parametrize("point", [p for p in EVIDENCE if p != "draft_builder"])
 def test_without_the_hook_its_evidence_is_gone(start: Start, tmp_path: Path, point: str) -> None:
     mutant = plugin(tmp_path, "mutant", "mutant:register", MUTANT.format(point=point))
-    run = start(RELEASE, draft="mha", graceful_exit=True, paths=[mutant])
+    run = start(RELEASE, **WHOLE, paths=[mutant])
     assert run.ready
     assert not EVIDENCE[point](run)
 
@@ -66,7 +70,7 @@ def test_without_the_draft_builder_hook_the_draft_is_not_fixed(
 
 
 def test_gauges_of_destroyed_pools_go_down(start: Start) -> None:
-    run = start(RELEASE, draft="mha", graceful_exit=True)
+    run = start(RELEASE, **WHOLE)
     standing = run.samples("hicache_host_pool_bytes")
     assert [value > 0 for _, _, value in standing] == [True, True]
     for name in ("hicache_host_pool_bytes", "hicache_registered_bytes", "hicache_pool_registered"):

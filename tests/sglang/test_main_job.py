@@ -172,7 +172,8 @@ def test_asymmetric_draft_dies_before_any_registration(start: Start) -> None:
 
 
 def test_series_of_a_rank_stay_in_bounds(start: Start) -> None:
-    for run in (start("0.5.14", draft="mha"), start("0.5.14", draft="mha", env=OFF)):
+    whole = {"draft": "mha", "transfer_engine": True}
+    for run in (start("0.5.14", **whole), start("0.5.14", **whole, env=OFF)):
         series = [
             line for line in (run.scraped or run.left).splitlines() if line.startswith("hicache_")
         ]

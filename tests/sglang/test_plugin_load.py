@@ -47,6 +47,7 @@ import sglang.srt.managers.scheduler
 after_scheduler = "prometheus_client" in sys.modules
 import sglang.srt.mem_cache.kv_cache_builder if {release >= "0.5.13"} else None
 import sglang.srt.mem_cache.storage.mooncake_store.mooncake_store
+import sglang.srt.distributed.device_communicators.mooncake_transfer_engine
 from hicache_obs.hooks import install
 report = install.report()
 waiting = [f for f in sys.meta_path if type(f).__module__.startswith("hicache_obs")]

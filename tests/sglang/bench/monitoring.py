@@ -1,4 +1,5 @@
-"""The real Prometheus and Alertmanager on free ports, and a webhook that keeps what it is sent.
+"""The real exporter, Prometheus and Alertmanager on free ports, and a webhook that keeps what
+it is sent.
 
     with (
         Webhook() as webhook,
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -97,10 +99,14 @@ class Webhook:
 
 
 class _Program:
-    """A server of its own process group, with its log in *folder*."""
+    """A server of its own process group, with its log in *folder*.
 
-    def __init__(self, name: str, folder: Path) -> None:
+    *command* is how to start it, where that is not its name.
+    """
+
+    def __init__(self, name: str, folder: Path, command: Sequence[str] = ()) -> None:
         self.name = name
+        self.command = list(command) or [name]
         self.folder = folder
         self.folder.mkdir(parents=True, exist_ok=True)
         self.address = f"127.0.0.1:{free_port()}"
@@ -110,7 +116,7 @@ class _Program:
     def start(self, *flags: str, timeout_s: float = 30) -> None:
         with (self.folder / f"{self.name}.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [self.name, *flags],
+                [*self.command, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -152,6 +158,25 @@ class _Program:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class Exporter(_Program):
+    """``hicache-obs exporter`` over the journals in *state_dir*, as it is installed here."""
+
+    def __init__(self, folder: Path, state_dir: Path) -> None:
+        command = (sys.executable, "-m", "hicache_obs.cli", "exporter")
+        super().__init__("exporter", folder / "exporter", command)
+        self.state_dir = state_dir
+
+    def __enter__(self) -> Exporter:
+        self.state_dir.mkdir(parents=True, exist_ok=True)
+        self.start(f"--journal.dir={self.state_dir}", f"--web.listen-address={self.address}")
+        return self
+
+    def metrics(self) -> str:
+        """What it serves now."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
 
 
 class Alertmanager(_Program):

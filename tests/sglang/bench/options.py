@@ -19,6 +19,7 @@ class Options:
     extra_config: str
     attach: bool
     force_draft_allocator: str
+    transfer_engine: bool
     page_layout: str
     metrics: bool
     metrics_port: int
@@ -62,6 +63,11 @@ def build_parser() -> argparse.ArgumentParser:
         choices=("", "default"),
         default="",
         help="0.5.20+: let the draft builder ask for this allocator (the fault of 0.5.14)",
+    )
+    parser.add_argument(
+        "--transfer-engine",
+        action="store_true",
+        help="initialize SGLang's Mooncake transfer engine, as a server with a GPU does",
     )
     parser.add_argument("--page-layout", default="page_first_direct", help="hicache_mem_layout")
     parser.add_argument("--metrics", action=flag, default=True, help="SGLang's enable_metrics")

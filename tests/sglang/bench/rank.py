@@ -133,6 +133,8 @@ def _build(
         share = getattr(server_args_module, "set_global_server_args_for_scheduler", None)
         if share is not None:
             share(server_args)
+        if options.transfer_engine:
+            _init_transfer_engine()
         device_side.init_groups(tp_rank, options.ranks, port_args.nccl_port)
         side = device_side.build(server_args, options.target, options.draft)
         ranks = hicache_path.Ranks.of(tp_rank, options.ranks)
@@ -153,6 +155,14 @@ def _build(
         raise
     if report is not None:
         rank_report.write(report, facts, None)
+
+
+def _init_transfer_engine() -> None:
+    """What ``ModelRunner.__init__`` does first where HiCache has a Mooncake store
+    (``init_shared_mooncake_transfer_engine``; distributed/bootstrap.py in 0.5.23)."""
+    from sglang.srt.distributed.device_communicators import mooncake_transfer_engine
+
+    mooncake_transfer_engine.init_mooncake_transfer_engine(hostname="127.0.0.1", gpu_id=0)
 
 
 def _after_loop(scheduler: Any, options: Options) -> None:

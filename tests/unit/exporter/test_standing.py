@@ -54,6 +54,8 @@ FULL_START = (
     MISMATCH,
     replace(REGISTERED, call=4),
     POOL_REGISTERED,
+    ev.LimitSeen(source="psutil", limit_bytes=2, free_bytes=1),
+    ev.TransportChosen(requested="rdma", actual="tcp"),
     replace(ENTERED, call=9),
 )
 GONE = (
@@ -63,6 +65,7 @@ GONE = (
     "hicache_registered_bytes",
     "hicache_call_in_progress_since_timestamp_seconds",
     "hicache_pool_registered",
+    "hicache_transport_info",
 )
 KEPT = (
     "hicache_failure_active",
@@ -71,6 +74,8 @@ KEPT = (
     "hicache_store_info",
     "hicache_pool_expected",
     "hicache_worker_info",
+    "hicache_host_limit_bytes",
+    "hicache_host_memory_bytes",
     "hicache_registration_last_failure_timestamp_seconds",
     "hicache_registration_last_failure_bytes",
 )
