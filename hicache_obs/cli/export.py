@@ -115,8 +115,11 @@ def _write(command: str, directory: Path, files: Iterable[tuple[str, str]]) -> N
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in files:
             hidden = directory / f".{name}.new"
-            hidden.write_text(text, encoding="utf-8")
-            hidden.replace(directory / name)
+            try:
+                hidden.write_text(text, encoding="utf-8")
+                hidden.replace(directory / name)
+            finally:
+                hidden.unlink(missing_ok=True)
             click.echo(directory / name)
     except OSError as error:
         reason = error.strerror or error

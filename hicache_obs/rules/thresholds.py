@@ -78,9 +78,8 @@ class Thresholds:
         for change in changes:
             name, equals, text = change.partition("=")
             if not equals or name not in known:
-                raise ThresholdError(
-                    f"threshold {change!r}: NAME=VALUE with one of {', '.join(known)}"
-                )
+                names = ", ".join(known)
+                raise ThresholdError(f"threshold {change!r}: give NAME=VALUE, with one of {names}")
             values[name] = _parsed(name, text, known[name].metadata["unit"])
         return replace(self, **values)  # type: ignore[arg-type]  # int or float by _parsed
 

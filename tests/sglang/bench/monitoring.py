@@ -241,6 +241,18 @@ class Prometheus(_Program):
         )
         return self
 
+    def wait_until_at_work(self, timeout_s: float = 30) -> None:
+        """Until every target was scraped and Alertmanager is known: 5 s after the start, for
+        Prometheus hands its targets out at that interval."""
+        deadline = time.monotonic() + timeout_s
+        wanted = bool(self.config.get("alerting"))
+        while not self.query("up == 1") or (
+            wanted and not self.get("/api/v1/alertmanagers")["data"]["activeAlertmanagers"]
+        ):
+            if time.monotonic() > deadline:
+                raise RuntimeError("prometheus scrapes nothing")
+            time.sleep(0.1)
+
     def query(self, expression: str, at: float | None = None) -> list[dict[str, Any]]:
         """The instant vector of *expression*, now or *at* a time (seconds since the epoch)."""
         when = {} if at is None else {"time": f"{at:.3f}"}

@@ -1,0 +1,127 @@
+"""``export-rules`` and ``export-dashboards``: what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from hicache_obs.cli import main
+from hicache_obs.rules import alerts
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "deploy" / "prometheus" / "hicache-obs.rules.yml"
+RULE_FILE = "hicache-obs.rules.yml"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+def exported(directory: Path, *options: str) -> dict[str, Any]:
+    """The alerts of the file that was written, by name."""
+    result = run("export-rules", directory, *options)
+    assert result.exit_code == 0, result.output
+    assert result.output == f"{directory / RULE_FILE}\n"
+    groups = yaml.safe_load((directory / RULE_FILE).read_text())["groups"]
+    return {rule["alert"]: rule for rule in groups[1]["rules"]}
+
+
+def test_without_options_the_shipped_rules_are_written(tmp_path: Path) -> None:
+    exported(tmp_path / "new" / "folder")
+    assert (tmp_path / "new" / "folder" / RULE_FILE).read_bytes() == SHIPPED.read_bytes()
+
+
+def test_every_option_reaches_the_rules(tmp_path: Path, promtool: str) -> None:
+    found = exported(
+        tmp_path,
+        *("--job", 'kv "obs"', "--label", "team=inference", "--label", "tier=1"),
+        *("--runbook-base", "https://wiki.example/kv/", "--dashboard-base", "https://g.example"),
+        *("--threshold", "scrape_gap=90s", "--threshold", "crash_loop_starts=5"),
+    )
+    assert list(found) == [alert.name for alert in alerts()]
+    rule = found["HiCacheRegistrationFailed"]
+    assert rule["labels"] == {"severity": "critical", "team": "inference", "tier": "1"}
+    assert rule["keep_firing_for"] == "90s"
+    assert rule["annotations"]["runbook_url"] == (
+        "https://wiki.example/kv/HiCacheRegistrationFailed.md#{{ $labels.cause }}"
+    )
+    assert rule["annotations"]["dashboard_url"].startswith("https://g.example/d/hicache-server?")
+    assert found["HiCacheCrashLoop"]["expr"].endswith(">= 5")
+    assert 'up{job="kv \\"obs\\""}' in found["HiCacheObsExporterAbsent"]["expr"]
+    done = subprocess.run(
+        [promtool, "check", "rules", "--lint=all", "--lint-fatal", str(tmp_path / RULE_FILE)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--threshold", "crash_loop_starts=1"), "crash_loop_starts: 1 is not between 2 and 100"),
+        (("--threshold", "scrape_gap=2h"), "scrape_gap: 7200s is not between 0s and 3600s"),
+        (("--threshold", "scrape_gap=5"), "scrape_gap: '5' is no duration such as 30s, 5m or 1h"),
+        (("--threshold", "crash_loop_starts=x"), "crash_loop_starts: 'x' is no whole number"),
+        (("--threshold", "host_memory_ratio=nan"), "host_memory_ratio: nan"),
+        (("--threshold", "gap=5m"), "give NAME=VALUE, with one of scrape_gap"),
+        (("--threshold", "scrape_gap"), "give NAME=VALUE, with one of scrape_gap"),
+        (("--label", "team"), "'team' is not NAME=VALUE"),
+        (("--label", "te-am=x"), "'te-am=x' is not NAME=VALUE"),
+        (("--label", "severity=info"), "severity is set by the alerts themselves"),
+        (("--runbook-base", "docs"), "'docs' is no http or https address"),
+        (("--dashboard-base", "ftp://x"), "'ftp://x' is no http or https address"),
+    ],
+)
+def test_a_bad_option_is_named_and_nothing_is_written(
+    tmp_path: Path, options: tuple[str, ...], told: str
+) -> None:
+    result = run("export-rules", tmp_path / "out", *options)
+    assert result.exit_code == 2
+    assert options[0] in result.output
+    assert told in " ".join(result.output.split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["export-rules", "export-dashboards"])
+def test_a_directory_that_cannot_be_written_gets_one_line(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = run(command, tmp_path / "file" / "folder")
+    assert result.exit_code == 1
+    line = f"hicache-obs {command}: cannot write to {tmp_path}/file/folder: Not a directory\n"
+    assert result.output == line
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_permission_gets_one_line(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    result = run("export-rules", tmp_path)
+    assert result.exit_code == 1
+    assert result.output.count("\n") == 1
+    assert "Permission denied" in result.output
+
+
+def test_what_stood_there_is_kept_whole_if_writing_fails(tmp_path: Path) -> None:
+    (tmp_path / RULE_FILE).mkdir()
+    result = run("export-rules", tmp_path)
+    assert result.exit_code == 1
+    assert [path.name for path in tmp_path.iterdir()] == [RULE_FILE]
+
+
+def test_the_dashboards_are_written_as_committed(tmp_path: Path) -> None:
+    result = run("export-dashboards", tmp_path)
+    assert result.exit_code == 0, result.output
+    names = ["hicache-fleet.json", "hicache-server.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    for name in names:
+        committed = ROOT / "dashboards" / "json" / name
+        assert (tmp_path / name).read_bytes() == committed.read_bytes()
+        assert json.loads((tmp_path / name).read_text())["uid"] == name.removesuffix(".json")
