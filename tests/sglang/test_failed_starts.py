@@ -68,3 +68,5 @@ def test_no_memory_for_the_pool_is_told(start: Start) -> None:
     failed = {"outcome": "failure", "reason": "budget", "role": "target", "size_class": "8MiB"}
     assert run.value("hicache_host_pool_allocations_total", **failed) == 1
     assert run.value("hicache_failure_active", stage="allocation", cause="budget") == 1
+    limit = run.value("hicache_host_limit_bytes", source="psutil")
+    assert 0 < run.value("hicache_host_memory_bytes", source="psutil") < limit

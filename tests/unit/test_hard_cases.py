@@ -327,6 +327,7 @@ def test_a_pool_that_is_built_after_all_ends_its_failure(
 ) -> None:
     with pytest.raises(ValueError, match=message.partition("(")[0]):
         HostPool(error=ValueError(message))
+    assert rows(rec, m.HOST_LIMIT)[("psutil",)] > rows(rec, m.HOST_MEMORY)[("psutil",)] > 0
     ((labels, value),) = rows(rec, m.FAILURE_ACTIVE).items()
     assert (labels[0], labels[-1], value) == (stage, cause, 1)
     HostPool()

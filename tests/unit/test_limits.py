@@ -1,4 +1,4 @@
-"""The memory limit that is nearest, from a fake /proc and /sys, and from this machine's."""
+"""The memory limits and the nearest one, from a fake /proc and /sys, and this machine's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hicache_obs.hooks.limits import Limit, nearest
+from hicache_obs.hooks.limits import Limit, each, nearest
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -131,6 +131,26 @@ def test_the_limit_with_the_fewest_bytes_left(
     files: dict[str, str], told: Limit, tmp_path: Path
 ) -> None:
     assert nearest(*tree(tmp_path, files)) == told
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (HOST, [Limit(16 * GIB, 8 * GIB, "host")]),
+        (
+            HOST
+            | {"proc/self/cgroup": "0::/a/b\n"}
+            | v2("a/b/", str(64 * GIB), GIB)
+            | v2("a/", str(32 * GIB), 2 * GIB),
+            [Limit(32 * GIB, 2 * GIB, "cgroup"), Limit(16 * GIB, 8 * GIB, "host")],
+        ),
+        (HOST | v1("", UNLIMITED, GIB), [Limit(16 * GIB, 8 * GIB, "host")]),
+        ({}, []),
+    ],
+    ids=["no cgroup limit", "the nearest of a tree beside the host", "v1 unlimited", "nothing"],
+)
+def test_one_limit_a_source(files: dict[str, str], told: list[Limit], tmp_path: Path) -> None:
+    assert each(*tree(tmp_path, files)) == told
 
 
 LOCKED_OUT = """

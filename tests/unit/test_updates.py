@@ -248,6 +248,7 @@ def test_releasing_a_pool_ends_its_rows(example: Example) -> None:
         (ev.SegmentAllocated, "allocate"),
         (ev.PagesPinned, "pin"),
         (ev.CallReturned, "warmup"),
+        (ev.CallReturned, "initialize"),
         (ev.BufferRegistered, "register_buffer"),
     ],
 )
@@ -305,6 +306,20 @@ def test_a_pin(example: Example) -> None:
     labels, value = only(table, m.PINS)
     assert (labels["outcome"], labels["code"], value) == ("success", "0", 1)
     assert only(table, m.PINNED_BYTES)[1] == 77
+
+
+def test_limits_stand_side_by_side_and_the_newest_holds(example: Example) -> None:
+    host = example(ev.LimitSeen, source="psutil", limit_bytes=64, free_bytes=40)
+    group = example(ev.LimitSeen, source="cgroup", limit_bytes=32, free_bytes=8)
+    later = example(ev.LimitSeen, source="cgroup", limit_bytes=32, free_bytes=0)
+    table = after(host, group, later)
+    assert rows(table, m.HOST_LIMIT) == {("psutil",): 64, ("cgroup",): 32}
+    assert rows(table, m.HOST_MEMORY) == {("psutil",): 40, ("cgroup",): 0}
+
+
+def test_the_transport_that_was_asked_for_and_the_one_in_use(example: Example) -> None:
+    asked = {"requested": "rdma", "actual": "tcp"}
+    assert only(after(example(ev.TransportChosen, **asked)), m.TRANSPORT_INFO) == (asked, 1)
 
 
 def test_only_a_fallback_counts_as_one(example: Example) -> None:
