@@ -30,7 +30,8 @@ lint: ## Format check, lint, strict types, import contracts
 
 bench: ## Set up, then measure plug-in and exporter beside their peers
 	@$(PYTHON) tests/setup.py demo
-	@$(RUN) benchmarks/plugin.py; plugin=$$?; $(RUN) benchmarks/exporter.py && exit $$plugin
+	@for each in plugin exporter page; do $(RUN) benchmarks/$$each.py || bad="$$bad $$each"; done; \
+	  [ -z "$$bad" ] || { echo "bounds not held:$$bad"; exit 1; }
 
 clean: ## Remove the virtual environment and the cache
 	rm -rf .venv .cache

@@ -60,7 +60,8 @@ def _run(event: ev.RunStarted, _time: float) -> list[Update]:
 
 
 def _worker_starting(event: ev.WorkerStarting, _time: float) -> list[Update]:
-    return [_row(m.WORKER_INFO, 1, event)]
+    # Failed starts are counted from 0, so that a first failure is an increase.
+    return [_row(m.WORKER_INFO, 1, event), Update(m.WORKER_STARTS, ("failure", "", ""), 0.0)]
 
 
 def _worker_ready(_event: ev.WorkerReady, _time: float) -> list[Update]:

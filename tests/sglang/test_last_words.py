@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bench.harness import Mooncake, start_server
 from conftest import Start
-from journals import served, values
+from journals import served, starts, values
 from test_second_plugin import plugin
 
 from hicache_obs.exporter.host import Host
@@ -73,7 +73,7 @@ def test_the_bug_is_served_after_the_death(start: Start) -> None:
     assert told.items() <= failure.items()
     assert values(host, "hicache_allocator_mismatch", harmful="true", role="draft") == [1]
     assert values(host, "hicache_registrations_total", outcome="failure") == [1]
-    assert values(host, STARTS, outcome="failure", cause="foreign_buffer") == [1]
+    assert starts(host, outcome="failure", cause="foreign_buffer") == [1]
     assert values(host, "hicache_worker_up") == [0]
     (server,) = host.view.snapshot.servers
     (rank,) = server.ranks
@@ -106,7 +106,7 @@ def test_the_fixed_start_that_follows_ends_it(mooncake: Mooncake, tmp_path: Path
     assert active(host) == []
     assert values(host, "hicache_worker_up") == [0]
     assert values(host, "hicache_host_pool_bytes") == []
-    assert sorted(values(host, STARTS)) == [1, 1]
+    assert sorted(starts(host)) == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_process_that_leaves_in_the_middle(what: str, start: Start, tmp_path: 
     (failure,) = active(host)
     assert failure["cause"] == "crashed_in_call"
     assert (failure["stage"], failure["role"]) == ("registration", "target")
-    assert values(host, STARTS, outcome="failure") == [1]
+    assert starts(host, outcome="failure") == [1]
 
 
 @pytest.mark.full
@@ -137,7 +137,7 @@ def test_a_process_that_is_told_to_exit_has_not_failed(start: Start, tmp_path: P
     assert not run.ready
     host = look(run.state_dir)
     assert active(host) == []
-    assert values(host, STARTS) == values(host, STARTS, outcome="interrupted") == [1]
+    assert starts(host) == starts(host, outcome="interrupted") == [1]
 
 
 def test_a_real_segmentation_fault_in_register_buffer(start: Start, tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_the_rank_that_failed_and_its_peers(start: Start) -> None:
     run = start("0.5.14", draft="mha", ranks=2, env=UNFIXED)
 
     host = look(run.state_dir)
-    starts = served(host)[STARTS].items()
-    causes = sorted(dict(labels)["cause"] for labels, value in starts for _ in range(int(value)))
+    counts = served(host)[STARTS].items()
+    causes = sorted(dict(labels)["cause"] for labels, value in counts for _ in range(int(value)))
     raised = len(run.of("registration", outcome="failure"))
     assert raised >= 1
     assert causes == sorted(["foreign_buffer"] * raised + ["peer"] * (2 - raised))

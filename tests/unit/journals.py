@@ -191,3 +191,8 @@ def values(host: Host, name: str, /, **labels: str) -> list[float]:
         for found, value in served(host).get(name, {}).items()
         if labels.items() <= dict(found).items()
     ]
+
+
+def starts(host: Host, **labels: str) -> list[float]:
+    """The counts of starts that carry these labels, but for those of starts that still go on."""
+    return [count for count in values(host, "hicache_worker_starts_total", **labels) if count]

@@ -19,6 +19,7 @@ from journals import (
     THE_BUG,
     Worker,
     served,
+    starts,
     values,
 )
 
@@ -297,9 +298,9 @@ def test_a_stop_by_sigterm_is_no_failure(
     worker(port="1").write(BUILT).die()
     one = host()
     assert [value for value in values(one, FAILURE) if value] == []
-    assert values(one, "hicache_worker_starts_total", outcome="failure") == []
-    assert values(one, "hicache_worker_starts_total", outcome="success") == [1]
-    assert values(one, "hicache_worker_starts_total", outcome="unfinished") == [1]
+    assert starts(one, outcome="failure") == []
+    assert starts(one, outcome="success") == [1]
+    assert starts(one, outcome="unfinished") == [1]
 
 
 def test_a_living_process_is_shown_though_a_newer_start_replaced_it(

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from journals import BUILT, ENTERED, READY, REGISTERED, THE_BUG, Worker, values
+from journals import BUILT, ENTERED, READY, REGISTERED, THE_BUG, Worker, starts, values
 
 from hicache_obs.events import CallRefused, SegmentAllocated
 from hicache_obs.exporter.host import Host
 
 GIB = 1 << 30
-STARTS = "hicache_worker_starts_total"
 FAILURE = "hicache_failure_active"
 ASKING = CallRefused(
     outcome="failure",
@@ -52,7 +51,7 @@ def test_a_call_that_never_came_back(
     labels = {"stage": "registration", "mode": "standalone", "role": "draft", "code": ""}
     assert values(one, FAILURE, allocator="mooncake", cause="crashed_in_call", **labels) == [1]
     crash = {"outcome": "failure", "stage": "registration", "cause": "crashed_in_call"}
-    assert values(one, STARTS, **crash) == [1]
+    assert starts(one, **crash) == [1]
     assert values(one, since) == []
 
 
@@ -72,7 +71,7 @@ def test_a_request_beyond_the_limit(
     worker().write(replace(ALLOCATE, used_bytes=used, limit_bytes=limit)).die()
     one = host()
     assert values(one, FAILURE, stage="allocation", cause=cause) == [1]
-    assert values(one, STARTS, outcome="failure", stage="allocation", cause=cause) == [1]
+    assert starts(one, outcome="failure", stage="allocation", cause=cause) == [1]
 
 
 @pytest.mark.parametrize(
@@ -111,14 +110,14 @@ def test_a_refusal_whose_cause_was_still_asked_for(
     told = {"stage": "registration", "code": "-1", "cause": "ipc_or_remote_map"}
     assert values(one, FAILURE, **told) == [1]
     start = {"stage": "registration", "outcome": "failure", "cause": "ipc_or_remote_map"}
-    assert values(one, STARTS, **start) == [1]
+    assert starts(one, **start) == [1]
 
 
 def test_a_refusal_that_was_answered_is_no_cause_of_death(
     worker: Callable[..., Worker], host: Callable[..., Host]
 ) -> None:
     worker().write(BUILT, ENTERED, ASKING, replace(REGISTERED, call=7)).die()
-    assert values(host(), STARTS, outcome="unfinished") == [1]
+    assert starts(host(), outcome="unfinished") == [1]
 
 
 def test_ranks_that_die_because_another_failed(
@@ -131,7 +130,7 @@ def test_ranks_that_die_because_another_failed(
     for run in runs:
         run.die()
     one.refresh()
-    assert values(one, STARTS, cause="peer", outcome="failure", stage="") == [1, 1, 1]
+    assert starts(one, cause="peer", outcome="failure", stage="") == [1, 1, 1]
     assert [v for v in values(one, FAILURE) if v] == values(one, FAILURE, cause="foreign_buffer")
 
 
@@ -144,8 +143,8 @@ def test_a_rank_that_failed_too_and_was_killed_before_it_could_say_so(
     second.die()
     one = host()
     told = {"outcome": "failure", "stage": "registration", "cause": "foreign_buffer"}
-    assert values(one, STARTS, **told) == [1, 1]
-    assert values(one, STARTS) == [1, 1]
+    assert starts(one, **told) == [1, 1]
+    assert starts(one) == [1, 1]
 
 
 def test_another_server_is_no_peer(
@@ -153,8 +152,8 @@ def test_another_server_is_no_peer(
 ) -> None:
     worker(tp="0", launch="one").write(*THE_BUG).die()
     worker(tp="1", launch="two", port="30001").write(BUILT).die()
-    assert values(host(), STARTS, tp_rank="1") == [1]
-    assert values(host(), STARTS, cause="peer") == []
+    assert starts(host(), tp_rank="1") == [1]
+    assert starts(host(), cause="peer") == []
 
 
 def test_what_dies_after_a_crash_is_its_peer(
@@ -167,8 +166,8 @@ def test_what_dies_after_a_crash_is_its_peer(
     one.refresh()
     runs[0].die()
     one.refresh()
-    assert values(one, STARTS, tp_rank="1", cause="crashed_in_call") == [1]
-    assert values(one, STARTS, tp_rank="0", cause="peer") == [1]
+    assert starts(one, tp_rank="1", cause="crashed_in_call") == [1]
+    assert starts(one, tp_rank="0", cause="peer") == [1]
 
 
 def test_a_rank_between_calls_is_the_peer_of_one_that_crashed(
@@ -179,8 +178,8 @@ def test_a_rank_between_calls_is_the_peer_of_one_that_crashed(
     for run in runs:
         run.die()
     one = host()
-    assert values(one, STARTS, tp_rank="0", cause="crashed_in_call") == [1]
-    assert values(one, STARTS, tp_rank="1", cause="peer") == [1]
+    assert starts(one, tp_rank="0", cause="crashed_in_call") == [1]
+    assert starts(one, tp_rank="1", cause="peer") == [1]
 
 
 def test_a_worker_that_served_and_was_killed_is_no_failed_start(
@@ -188,8 +187,8 @@ def test_a_worker_that_served_and_was_killed_is_no_failed_start(
 ) -> None:
     worker().write(BUILT, replace(REGISTERED, call=7), READY).die()
     one = host()
-    assert values(one, STARTS) == [1]
-    assert values(one, STARTS, outcome="success") == [1]
+    assert starts(one) == [1]
+    assert starts(one, outcome="success") == [1]
 
 
 def test_a_crash_in_a_call_after_start_up_is_a_failure_and_no_start(
@@ -198,7 +197,7 @@ def test_a_crash_in_a_call_after_start_up_is_a_failure_and_no_start(
     worker().write(READY, replace(ENTERED, call=50)).die()
     one = host()
     assert values(one, FAILURE, cause="crashed_in_call") == [1]
-    assert values(one, STARTS) == [1]
+    assert starts(one) == [1]
 
 
 def test_a_verdict_is_given_once(
@@ -210,9 +209,9 @@ def test_a_verdict_is_given_once(
     for run in runs:
         run.die()
         one.refresh()
-    before = {cause: values(one, STARTS, cause=cause) for cause in ("crashed_in_call", "peer")}
+    before = {cause: starts(one, cause=cause) for cause in ("crashed_in_call", "peer")}
     one.close()
     again = host()
     assert before == {"crashed_in_call": [1], "peer": [1]}
-    assert before == {c: values(again, STARTS, cause=c) for c in before}
+    assert before == {c: starts(again, cause=c) for c in before}
     assert len([v for v in values(again, FAILURE, cause="crashed_in_call") if v]) == 1
