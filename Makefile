@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint bench dashboards clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,12 @@ lint: ## Format check, lint, strict types, import contracts
 	@$(RUN) -m mypy
 	@.venv/bin/lint-imports
 
-bench: ## Set up, then measure plug-in and exporter beside their peers
+dashboards: ## Set up, regenerate the dashboards, check their schema and draw previews of them
+	@$(PYTHON) tests/setup.py dashboards
+	@$(RUN) dashboards/build.py
+	@$(RUN) docs/previews.py
+
+bench: ## Set up, then measure plug-in, exporter and page beside their peers and bounds
 	@$(PYTHON) tests/setup.py demo
 	@for each in plugin exporter page; do $(RUN) benchmarks/$$each.py || bad="$$bad $$each"; done; \
 	  [ -z "$$bad" ] || { echo "bounds not held:$$bad"; exit 1; }

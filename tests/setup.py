@@ -1,6 +1,6 @@
 """Set up what a command of the Makefile needs; says what it does, and does it once.
 
-    python3 tests/setup.py lint|demo|test|all
+    python3 tests/setup.py lint|demo|dashboards|test|all
 
 Needs nothing but Python 3.10 or later: it makes the virtual environment that the rest uses.
 """
@@ -19,9 +19,12 @@ CACHE = Path(os.environ.get("HICACHE_OBS_CACHE") or ROOT / ".cache")
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 BENCH = ROOT / "tests" / "sglang" / "bench"
+BUILDER = ROOT / "dashboards" / "requirements.txt"
 MISSING = CACHE / "missing-debian-packages"
 
 _MOONCAKE = "everything that starts Mooncake"
+_BROWSER = "what is drawn in a browser: the status page, the previews of the dashboards"
+_PREVIEWS = "the schema check and the previews of the dashboards"
 _PAGE = "the page of a failure, and the checks of rules and routes"
 # Debian package: how to tell that it is there, and what cannot run without it.
 DEBIAN = {
@@ -32,19 +35,32 @@ DEBIAN = {
     "libjemalloc2": ("lib:libjemalloc.so.2", _MOONCAKE),
     "prometheus": ("program:promtool", _PAGE),
     "prometheus-alertmanager": ("program:prometheus-alertmanager", _PAGE),
-    "chromium": ("program:chromium", "the tests of the status page in a browser"),
-    "chromium-driver": ("program:chromedriver", "the tests of the status page in a browser"),
+    "chromium": ("program:chromium", _BROWSER),
+    "chromium-driver": ("program:chromedriver", _BROWSER),
+    "nodejs": ("program:node", _PREVIEWS),
+    "npm": ("program:npm", _PREVIEWS),
     "e2fsprogs": ("program:mkfs.ext4", "the test of a frozen file system"),
 }
-FETCH = {"lint": [], "demo": ["0.5.14"], "test": ["--sample"], "all": ["--all"]}
+FETCH = {
+    "lint": [],
+    "demo": ["0.5.14"],
+    "dashboards": ["0.5.14"],
+    "test": ["--sample"],
+    "all": ["--all"],
+}
+NEEDS = {
+    "demo": (_MOONCAKE, _PAGE),
+    "dashboards": (_MOONCAKE, _PAGE, _BROWSER, _PREVIEWS),
+}
+"""What a command needs of Debian; the tests need all but the previews."""
 
 
 def main(what: str) -> int:
     CACHE.mkdir(parents=True, exist_ok=True)
     make_venv(bench=what != "lint")
     if what != "lint":
-        shown = {name: how for name, how in DEBIAN.items() if how[1] in (_MOONCAKE, _PAGE)}
-        install_debian(shown if what == "demo" else DEBIAN)
+        needed = NEEDS.get(what, {why for _, why in DEBIAN.values()} - {_PREVIEWS})
+        install_debian({name: how for name, how in DEBIAN.items() if how[1] in needed})
         fetch(what)
     return 0
 
@@ -59,7 +75,7 @@ def run(*command: str | Path) -> None:
 
 def make_venv(*, bench: bool) -> None:
     """Our package and its test tools; with *bench* also torch, Mooncake and SGLang's imports."""
-    sources = [ROOT / "pyproject.toml", BENCH / "requirements.txt"]
+    sources = [ROOT / "pyproject.toml", BENCH / "requirements.txt", BUILDER]
     wanted = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     stamp = CACHE / "venv-stamp"
     have = stamp.read_text().split() if stamp.exists() and PYTHON.exists() else []
@@ -79,6 +95,7 @@ def make_venv(*, bench: bool) -> None:
         run(*pip, "-r", BENCH / "requirements.txt")
     say("installing hicache-obs and its test tools")
     run(*pip, "-e", f"{ROOT}[dev]")
+    run(*pip, "--no-deps", "-r", BUILDER)
     stamp.write_text(f"{wanted} {'bench' if bench else ''}")
 
 
