@@ -1,4 +1,4 @@
-"""``hicache-obs explain``: a code, a cause, or a log, in words."""
+"""``hicache-obs explain``: a code, a cause, an alert, or a log, in words."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from hicache_obs.causes import CAUSES, Cause
 from hicache_obs.causes import explain as cause_of
 from hicache_obs.codes import CODES, SPACES, Code, meanings
 from hicache_obs.log_lines import LINES, TELLS, Line
+from hicache_obs.rules.alert import Alert
+from hicache_obs.rules.of_failure import alerts_of, by_name, runbook
 
 _NUMBER = re.compile(r"(?:(?:rc|code|errno|ret)[=:] ?)?(-?\d{1,9})")
+_OF_ALERT = ("name", "severity", "traffic", "first", "worked", "causes")
 _SHOWN = 300
 LONGEST = 1 << 14
 """Characters of a line that are looked at in one piece: a log may hold gigabytes without an end
@@ -48,18 +51,29 @@ class Found:
         return self.line.certainty == TELLS and len(self.causes) == 1
 
 
+@dataclass(frozen=True)
+class Known:
+    """What a word names: a cause with the *alerts* that may carry it, codes, or an alert."""
+
+    word: str
+    causes: tuple[Cause, ...] = ()
+    codes: tuple[Code, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+
+
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, metavar="[CODE|CAUSE]...")
+@click.argument("words", nargs=-1, metavar="[CODE|CAUSE|ALERT]...")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def explain(words: tuple[str, ...], as_json: bool) -> None:
-    """Say what a return code (-1, -600, rc=712) or a cause means and what to do first; without an
-    argument, or with "-", find the known failure lines in an SGLang log on standard input.
+    """Say what a return code (-1, -600, rc=712), a cause or an alert means and what to do first;
+    without an argument, or with "-", find the known failure lines in an SGLang log on standard
+    input.
 
     Ends with 0 if something was explained, 1 if a log holds nothing known, 2 for a word or number
     that is not known.
 
     \b
-    Example: hicache-obs explain -1 foreign_buffer
+    Example: hicache-obs explain -1 foreign_buffer HiCacheRegistrationFailed
              kubectl logs sglang-0 | hicache-obs explain
     """
     if words and words != ("-",):
@@ -67,8 +81,8 @@ def explain(words: tuple[str, ...], as_json: bool) -> None:
         return
     if not words and sys.stdin.isatty():
         raise click.UsageError(
-            "name a code or a cause (hicache-obs explain -1), or give a log on standard input "
-            "(hicache-obs explain < sglang.log)"
+            "name a code, a cause or an alert (hicache-obs explain -1), or give a log on standard "
+            "input (hicache-obs explain < sglang.log)"
         )
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
@@ -126,43 +140,45 @@ def _told(line: Line, match: re.Match[str]) -> tuple[tuple[str, ...], tuple[Code
 
 
 def _explain_words(words: tuple[str, ...], as_json: bool) -> None:
-    explained = [(word, *_known(word)) for word in words]
+    explained = [_known(word) for word in words]
     if as_json:
-        rows = [
-            {
-                "word": word,
-                "causes": [cause._asdict() for cause in causes],
-                "codes": [code._asdict() for code in codes],
-            }
-            for word, causes, codes in explained
-        ]
-        click.echo(json.dumps({"v": 1, "explained": rows}, indent=2))
+        click.echo(
+            json.dumps({"v": 1, "explained": [_word_row(one) for one in explained]}, indent=2)
+        )
         return
     console = Console(highlight=False, soft_wrap=True)
-    for word, causes, codes in explained:
-        for cause in causes:
-            _show(console, cause.name, _cause_lines(cause))
-        for code in codes:
+    for one in explained:
+        for cause in one.causes:
+            found = [("alert", f"{a.name}  {runbook(a.name, cause.name)}") for a in one.alerts]
+            _show(console, cause.name, [*_cause_lines(cause), *found])
+        for code in one.codes:
             lines = [("means", code.meaning), ("do", code.action)]
             if code.causes:
                 lines.append(("may be", ", ".join(code.causes)))
-            _show(console, f"{word}  {code.name}  ({SPACES[code.space]})", lines)
+            _show(console, f"{one.word}  {code.name}  ({SPACES[code.space]})", lines)
+        for alert in () if one.causes else one.alerts:
+            _show(console, f"{alert.name}  ({alert.severity})", _alert_lines(alert))
 
 
-def _known(word: str) -> tuple[list[Cause], list[Code]]:
-    """The causes and codes that *word* names; ends the command where there is none."""
+def _known(word: str) -> Known:
+    """What *word* names; ends the command where it is nothing."""
     if word in CAUSES:
-        return [CAUSES[word]], []
+        return Known(word, causes=(CAUSES[word],), alerts=alerts_of(word))
+    alerts = {name.casefold(): alert for name, alert in by_name().items()}
+    if word.casefold() in alerts:
+        return Known(word, alerts=(alerts[word.casefold()],))
     number = _NUMBER.fullmatch(word)
-    codes = meanings(int(number[1])) if number else []
+    codes = tuple(meanings(int(number[1]))) if number else ()
     if codes:
-        return [], codes
+        return Known(word, codes=codes)
     if number:
         near = [str(value) for value in _near(int(number[1]))]
     else:
-        near = difflib.get_close_matches(word, CAUSES, n=3)
-    hint = f"did you mean {', '.join(near)}?" if near else f"causes are: {', '.join(CAUSES)}"
-    click.echo(f"hicache-obs explain: {word!r} is no known code or cause; {hint}", err=True)
+        names = {name.casefold(): name for name in (*CAUSES, *by_name())}
+        near = [names[name] for name in difflib.get_close_matches(word.casefold(), names, n=3)]
+    every = f"causes are: {', '.join(CAUSES)}; alerts are: {', '.join(by_name())}"
+    hint = f"did you mean {', '.join(near)}?" if near else every
+    click.echo(f"hicache-obs explain: {word!r} is no known code, cause or alert; {hint}", err=True)
     sys.exit(2)
 
 
@@ -171,6 +187,20 @@ def _near(value: int) -> list[int]:
     known = {str(code.value): code.value for code in CODES}
     names = [str(-value), *difflib.get_close_matches(str(value), known, n=3, cutoff=0.7)]
     return [known[name] for name in dict.fromkeys(names) if name in known]
+
+
+def _word_row(one: Known) -> dict[str, Any]:
+    cause = one.causes[0].name if one.causes else ""
+    alerts = [
+        {name: getattr(alert, name) for name in _OF_ALERT} | {"runbook": runbook(alert.name, cause)}
+        for alert in one.alerts
+    ]
+    return {
+        "word": one.word,
+        "causes": [cause._asdict() for cause in one.causes],
+        "codes": [code._asdict() for code in one.codes],
+        "alerts": alerts,
+    }
 
 
 def _row(one: Found) -> dict[str, Any]:
@@ -188,6 +218,14 @@ def _row(one: Found) -> dict[str, Any]:
 
 def _cause_lines(cause: Cause) -> list[tuple[str, str]]:
     return [("means", cause.meaning), ("do", cause.action)]
+
+
+def _alert_lines(alert: Alert) -> list[tuple[str, str]]:
+    """The first three lines of its runbook, its causes, and where it is."""
+    lines = [("traffic", alert.traffic), ("do", alert.first), ("worked", alert.worked)]
+    if alert.causes:
+        lines.append(("causes", ", ".join(alert.causes)))
+    return [*lines, ("runbook", runbook(alert.name))]
 
 
 def _show_found(found: list[Found]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from hicache_obs.rules import JOB
-from hicache_obs.rules.render import DASHBOARDS, RUNBOOKS, rules
+from hicache_obs.rules import JOB, RUNBOOKS
+from hicache_obs.rules.render import DASHBOARDS, rules
 from hicache_obs.rules.thresholds import ThresholdError, Thresholds
 from hicache_obs.share import share
 

@@ -24,8 +24,10 @@ from hicache_obs.exporter.view import (
     ServerView,
     Snapshot,
 )
+from hicache_obs.rules.of_failure import alert_of, runbook
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_MISMATCH = "HiCacheAllocatorMismatch"
 _OLD_S = 60
 """Seconds after which a snapshot is old: the exporter makes one every 10 s."""
 
@@ -35,7 +37,8 @@ class Told:
     """A failure, said once for all ranks that have it; *time* of the first of them.
 
     *texts* are the exceptions in words, each with its ranks: one failure may be worded by every
-    rank with numbers of its own. *failure* has the first of them.
+    rank with numbers of its own. *failure* has the first of them. *alert* is the one that it
+    fires, *runbook* the address of what to do then; "" where there is none.
     """
 
     ranks: str
@@ -44,6 +47,8 @@ class Told:
     cause: causes.Cause
     versions: str
     texts: tuple[tuple[str, str], ...]
+    alert: str
+    runbook: str
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ class Wrong:
     ranks: str
     mismatch: MismatchView
     cause: causes.Cause
+    alert: str = _MISMATCH
+    runbook: str = runbook(_MISMATCH)
 
 
 @dataclass(frozen=True)
@@ -138,13 +145,17 @@ def _told(found: list[tuple[str, Failure]], versions: str) -> Told:
         text = ": ".join(part for part in (failure.error_type, failure.error) if part)
         if text:
             texts[text].append(rank)
+    cause = causes.explain(first.cause or "exception")
+    alert = alert_of(first.stage, first.cause)
     return Told(
         ranks=spans(rank for rank, _ in found),
         time=min((f.time for _, f in found if f.time > 0), default=0.0),
         failure=first,
-        cause=causes.explain(first.cause or "exception"),
+        cause=cause,
         versions=versions,
         texts=tuple((spans(ranks), text) for text, ranks in texts.items()),
+        alert=alert,
+        runbook=runbook(alert, cause.name),
     )
 
 

@@ -14,6 +14,8 @@ from hicache_obs.rules.thresholds import Thresholds
 
 JOB = "hicache-obs"
 """Name of the exporter's scrape job, where nothing else is said."""
+RUNBOOKS = "https://github.com/hicache-obs/hicache-obs/blob/main/docs/runbooks"
+"""Where the runbooks are read, unless a site keeps a copy of its own."""
 
 
 def alerts(limits: Thresholds | None = None, job: str = JOB) -> tuple[Alert, ...]:

@@ -8,14 +8,12 @@ from typing import Any
 import yaml
 
 from hicache_obs import durations
-from hicache_obs.rules import JOB, alerts
+from hicache_obs.rules import JOB, RUNBOOKS, alerts
 from hicache_obs.rules.alert import Alert
 from hicache_obs.rules.recording import recordings
 from hicache_obs.rules.templates import first_action
 from hicache_obs.rules.thresholds import Thresholds
 
-RUNBOOKS = "https://github.com/hicache-obs/hicache-obs/blob/main/docs/runbooks"
-"""Where the runbooks are read, unless a site keeps a copy of its own."""
 DASHBOARDS = "http://localhost:3000"
 """Address of Grafana; every site has its own."""
 

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from hicache_obs.causes import CAUSES
 from hicache_obs.cli.explain import BLOCK, LONGEST, explain, search
 from hicache_obs.codes import meanings
+from hicache_obs.rules import RUNBOOKS
+from hicache_obs.rules.of_failure import by_name
 
 STAMP = "[2026-12-01 09:53:26] "
 WARMED_UP = "[2026-12-01 09:53:25] Mooncake store warmup successfully."
@@ -85,6 +88,51 @@ def test_a_cause_is_told_with_its_remedy() -> None:
     assert done.stdout.index("allocator_required") < done.stdout.index("INVALID_PARAMS")
 
 
+def test_a_cause_names_its_alerts_and_where_their_runbooks_are() -> None:
+    told = run("null_pointer").stdout
+    for alert in ("HiCacheRegistrationFailed", "HiCacheHostPoolAllocationFailed"):
+        assert f"    alert: {alert}  {RUNBOOKS}/{alert}.md#null_pointer\n" in told
+    assert told.count("alert: ") == 2
+    assert "alert: " not in run("peer").stdout
+
+
+@pytest.mark.parametrize("word", ["HiCacheRegistrationFailed", "hicacheregistrationfailed"])
+def test_an_alert_is_told_as_its_runbook_begins(word: str) -> None:
+    alert = by_name()["HiCacheRegistrationFailed"]
+    assert run(word).stdout == (
+        "HiCacheRegistrationFailed  (critical)\n"
+        f"    traffic: {alert.traffic}\n"
+        f"    do: {alert.first}\n"
+        f"    worked: {alert.worked}\n"
+        f"    causes: {', '.join(alert.causes)}\n"
+        f"    runbook: {RUNBOOKS}/HiCacheRegistrationFailed.md\n"
+    )
+
+
+def test_an_alert_without_causes_names_none() -> None:
+    assert "causes: " not in run("HiCacheCrashLoop").stdout
+
+
+def test_alerts_as_json() -> None:
+    alert, cause = json.loads(run("--json", "HiCacheCrashLoop", "pin").stdout)["explained"]
+    assert (alert["causes"], alert["codes"]) == ([], [])
+    known = by_name()["HiCacheCrashLoop"]
+    assert alert["alerts"] == [
+        {
+            "name": known.name,
+            "severity": "critical",
+            "traffic": known.traffic,
+            "first": known.first,
+            "worked": known.worked,
+            "causes": [],
+            "runbook": f"{RUNBOOKS}/HiCacheCrashLoop.md",
+        }
+    ]
+    assert [one["runbook"] for one in cause["alerts"]] == [
+        f"{RUNBOOKS}/HiCachePinningFailed.md#pin"
+    ]
+
+
 def test_words_as_json() -> None:
     row = json.loads(run("--json", "-7").stdout)["explained"][0]
     assert row["word"] == "-7"
@@ -94,7 +142,13 @@ def test_words_as_json() -> None:
 
 @pytest.mark.parametrize(
     ("word", "near"),
-    [("foreign_bufer", "foreign_buffer"), ("600", "-600"), ("-601x", ""), ("-900000001", "")],
+    [
+        ("foreign_bufer", "foreign_buffer"),
+        ("hicachecrashlop", "HiCacheCrashLoop"),
+        ("600", "-600"),
+        ("-601x", ""),
+        ("-900000001", ""),
+    ],
 )
 def test_an_unknown_word_is_named_with_what_is_like_it(word: str, near: str) -> None:
     done = run(word)
@@ -102,7 +156,10 @@ def test_an_unknown_word_is_named_with_what_is_like_it(word: str, near: str) -> 
     assert done.stdout == ""
     assert repr(word) in done.stderr
     assert done.stderr.count("\n") == 1
-    assert f"did you mean {near}" in done.stderr if near else "causes are: " in done.stderr
+    if near:
+        assert f"did you mean {near}" in done.stderr
+    else:
+        assert f"causes are: {', '.join(CAUSES)}; alerts are: {', '.join(by_name())}" in done.stderr
 
 
 def test_nothing_is_told_when_one_word_is_unknown() -> None:
@@ -344,7 +401,7 @@ def test_a_terminal_without_a_word_is_told_what_to_do(monkeypatch: pytest.Monkey
             return True
 
     monkeypatch.setattr(sys, "stdin", Terminal())
-    with pytest.raises(Exception, match="name a code or a cause"):
+    with pytest.raises(Exception, match="name a code, a cause or an alert"):
         explain.main([], standalone_mode=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from hicache_obs.exporter.view import (
     ServerView,
     Snapshot,
 )
+from hicache_obs.rules import RUNBOOKS
 
 READ = (("/var/lib/hicache-obs", "read", ""),)
 UNREADABLE = (("/var/lib/hicache-obs", "unreadable", "Permission denied"),)
@@ -142,6 +144,50 @@ def test_a_wrong_allocator_is_said_once_with_what_to_do_and_is_not_all_well() ->
 
 def test_what_to_do_is_not_said_twice() -> None:
     assert words(of(server(1, FAILING, failing(0)))).count("Do:") == 1
+
+
+def links(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Names of alerts on the page, each with the address that it leads to."""
+    found = re.findall(r'Alert <a href="(.*?)">(\w+)</a>', page.render(snapshot, **SHOWN))
+    return [(name, html.unescape(address)) for address, name in found]
+
+
+def test_a_failure_names_its_alert_and_leads_to_the_runbooks_section_of_its_cause() -> None:
+    away = REFUSED._replace(stage="setup", cause="client_unreachable")
+    ranks = (with_failure(0, REFUSED), with_failure(1, BUDGET), with_failure(2, away))
+    assert links(of(server(1, FAILING, *ranks))) == [
+        (name, f"{RUNBOOKS}/{name}.md#{cause}")
+        for name, cause in (
+            ("HiCacheRegistrationFailed", "foreign_buffer"),
+            ("HiCacheHostPoolAllocationFailed", "budget"),
+            ("HiCacheMooncakeUnreachable", "client_unreachable"),
+        )
+    ]
+
+
+def test_a_wrong_allocator_leads_to_the_runbook_of_its_alert() -> None:
+    name = "HiCacheAllocatorMismatch"
+    shown = of(server(1, STARTING, rank(0, STARTING, mismatches=(MISMATCH,))))
+    assert links(shown) == [(name, f"{RUNBOOKS}/{name}.md")]
+
+
+@pytest.mark.parametrize(
+    ("change", "fragment"),
+    [({"cause": ""}, "#exception"), ({"cause": "of\"'#>"}, "#of%22%27%23%3E")],
+)
+def test_a_runbooks_section_is_one_word(change: dict[str, str], fragment: str) -> None:
+    odd = REFUSED._replace(**change)  # type: ignore[arg-type]  # text fields only
+    ((_, address),) = links(of(server(1, FAILING, with_failure(0, odd))))
+    assert address == f"{RUNBOOKS}/HiCacheRegistrationFailed.md{fragment}"
+
+
+def test_a_failure_of_no_stage_has_no_alert() -> None:
+    assert links(of(server(1, FAILING, with_failure(0, REFUSED._replace(stage=""))))) == []
+
+
+def test_the_exporter_needs_no_yaml(run_python: Callable[..., str]) -> None:
+    told = run_python("import sys, hicache_obs.exporter.web; print('yaml' in sys.modules)")
+    assert told == "False\n"
 
 
 def test_each_reason_of_a_mismatch_has_its_remedy() -> None:
