@@ -5,13 +5,17 @@ Real Mooncake, SGLang 0.5.14, exporter, Prometheus and Alertmanager; only the pa
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from bench.demonstration import FAILING_PORT, Demonstration, demonstration
-from bench.monitoring import PACKAGES
+from bench.monitoring import PACKAGES, Prometheus
+from queries import panels, substituted
 
 from hicache_obs.causes import CAUSES
 from hicache_obs.rules.render import rules
@@ -66,14 +70,48 @@ def test_one_page_arrives_with_the_right_text(night: Demonstration) -> None:
     }
 
 
-def test_both_scrape_sources_at_once_fire_the_same_alerts(night: Demonstration) -> None:
-    labels = [sorted(map(str, one.alerts())) for one in (night.shipped, night.both)]
-    names = [
-        {alert["labels"]["alertname"] for alert in one.alerts()}
-        for one in (night.shipped, night.both)
+PANELS = [
+    pytest.param(panel, id=f"{path.stem}: {panel['title']}")
+    for path in sorted((ROOT / "dashboards" / "json").glob("*.json"))
+    for panel in panels(json.loads(path.read_text()))
+    if panel["type"] != "text"
+]
+EMPTY = yaml.safe_load((ROOT / "dashboards" / "empty_in_demo.yaml").read_text())
+
+
+def rows(prometheus: Prometheus, panel: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the panel shows with all variables on All, as Grafana would ask for it."""
+    return [
+        row
+        for target in panel["targets"]
+        for row in prometheus.query(substituted(target["expr"], interval="5s"))
     ]
-    assert names[0] == names[1] == {"HiCacheRegistrationFailed", "HiCacheAllocatorMismatch"}
-    assert len(labels[0]) == len(labels[1]) == 2
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_each_panel_has_data_of_the_demonstration(
+    night: Demonstration, panel: dict[str, Any]
+) -> None:
+    """The same rows from one and from both scrape sources, each rank once."""
+    shipped, both = rows(night.shipped, panel), rows(night.both, panel)
+    assert bool(shipped) == (panel["title"] not in EMPTY)
+    labels = [sorted(str(sorted(row["metric"].items())) for row in one) for one in (shipped, both)]
+    assert labels[0] == labels[1]
+    if panel["title"] in SAME_VALUE:
+        assert [row["value"][1] for row in shipped] == [row["value"][1] for row in both]
+
+
+SAME_VALUE = {
+    "Failing ranks", "Live ranks", "Host pool bytes", "Registered bytes", "Failures",
+    "Host pool bytes by role", "Allocator mix", "Token slots",
+}  # fmt: skip
+"""Panels that sum: with both sources on, nothing is counted twice."""
+
+
+def test_both_scrape_sources_at_once_fire_the_same_alerts(night: Demonstration) -> None:
+    for prometheus in (night.shipped, night.both):
+        names = sorted(alert["labels"]["alertname"] for alert in prometheus.alerts())
+        assert names == ["HiCacheAllocatorMismatch", "HiCacheRegistrationFailed"]
     assert night.both.query('hicache_worker_up{host="", job="sglang"} == 1')
     assert not night.shipped.query('hicache_worker_up{host=""}')
 

@@ -1,0 +1,258 @@
+"""The panels. Each has a title, a description, a unit, and words for when there is nothing."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from grafana_dashboards.components.panels import PanelsItemBase
+
+from components.source import DATASOURCE, SourceError, checked
+
+PLUGIN_VERSION = "12.0.0"
+_REDUCED = {"values": False, "calcs": ["lastNotNull"], "fields": ""}
+_LEGEND = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
+
+
+class _Panel(PanelsItemBase):  # type: ignore[misc]  # the library is untyped
+    """A panel that shows queries; the variables are put into these by the dashboard."""
+
+    kind: ClassVar[str]
+    size: ClassVar[tuple[int, int]] = (12, 8)
+    instant: ClassVar[bool] = False
+    table: ClassVar[bool] = False
+    options: ClassVar[dict[str, Any]] = {}
+    custom: ClassVar[dict[str, Any]] = {}
+
+    def gen_json_from_data(self, data: Any, context: Any) -> dict[str, Any]:
+        what = f"panel {data.get('title', self.kind)!r}" if isinstance(data, dict) else self.kind
+        checked(
+            what,
+            data,
+            ("title", "description", "unit", "empty", "queries"),
+            ("w", "h", "thresholds", "mappings", "columns", "links", "stack", "decimals", "max"),
+        )
+        width, height = data.get("w", self.size[0]), data.get("h", self.size[1])
+        return {
+            "type": self.kind,
+            "title": data["title"],
+            "description": data["description"],
+            "transparent": False,
+            "pluginVersion": PLUGIN_VERSION,
+            "datasource": DATASOURCE,
+            "gridPos": {"w": width, "h": height, "x": 0, "y": 0},
+            "targets": [
+                self._target(what, number, query) for number, query in enumerate(data["queries"])
+            ],
+            "options": self._options(data),
+            "fieldConfig": {
+                "defaults": self._defaults(what, data),
+                "overrides": self._overrides(data),
+            },
+            **self._more(data),
+        }
+
+    def _target(self, what: str, number: int, query: Any) -> dict[str, Any]:
+        checked(f"query {number + 1} of {what}", query, ("expr",), ("legend",))
+        return {
+            "refId": chr(ord("A") + number),
+            "datasource": DATASOURCE,
+            "editorMode": "code",
+            "expr": query["expr"],
+            "legendFormat": query.get("legend", "__auto"),
+            "format": "table" if self.table else "time_series",
+            "instant": self.instant,
+            "range": not self.instant,
+        }
+
+    def _options(self, data: Any) -> dict[str, Any]:
+        return dict(self.options)
+
+    def _defaults(self, what: str, data: Any) -> dict[str, Any]:
+        steps = [{"color": "green" if "thresholds" in data else "text", "value": None}]
+        for value, colour in data.get("thresholds", {}).items():
+            if not isinstance(value, (int, float)):
+                raise SourceError(f"{what}: threshold {value!r} is no number")
+            steps.append({"color": colour, "value": value})
+        mode = "thresholds" if "thresholds" in data or self.instant else "palette-classic"
+        found = {
+            "unit": data["unit"],
+            "noValue": data["empty"],
+            "color": {"mode": mode},
+            "thresholds": {"mode": "absolute", "steps": steps},
+            "mappings": [
+                {
+                    "type": "value",
+                    "options": {str(value): {"text": text, "color": colour, "index": i}},
+                }
+                for i, (value, (text, colour)) in enumerate(data.get("mappings", {}).items())
+            ],
+            "custom": dict(self.custom),
+        }
+        found |= {name: data[name] for name in ("decimals", "max") if name in data}
+        return found
+
+    def _overrides(self, data: Any) -> list[dict[str, Any]]:
+        return []
+
+    def _more(self, data: Any) -> dict[str, Any]:
+        return {}
+
+
+class StatPanel(_Panel):
+    """``stat-panel:`` one number."""
+
+    kind, size, instant = "stat", (4, 4), True
+    options: ClassVar = {
+        "reduceOptions": _REDUCED,
+        "orientation": "auto",
+        "textMode": "auto",
+        "colorMode": "value",
+        "graphMode": "none",
+        "justifyMode": "auto",
+        "percentChangeColorMode": "standard",
+        "showPercentChange": False,
+        "wideLayout": True,
+    }
+
+
+class BarPanel(_Panel):
+    """``bar-panel:`` a bar for each row, now."""
+
+    kind, size, instant = "bargauge", (6, 6), True
+    options: ClassVar = {
+        "reduceOptions": _REDUCED,
+        "orientation": "horizontal",
+        "displayMode": "basic",
+        "valueMode": "color",
+        "showUnfilled": True,
+        "minVizHeight": 16,
+        "minVizWidth": 8,
+        "maxVizHeight": 300,
+        "namePlacement": "auto",
+        "sizing": "auto",
+        "legend": _LEGEND | {"showLegend": False},
+    }
+
+
+class TimePanel(_Panel):
+    """``time-panel:`` a line for each row, over time; stacked with ``stack: true``."""
+
+    kind = "timeseries"
+    options: ClassVar = {
+        "legend": _LEGEND | {"displayMode": "table", "calcs": ["lastNotNull", "max"]},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    custom: ClassVar = {
+        "drawStyle": "line",
+        "lineWidth": 1,
+        "fillOpacity": 10,
+        "showPoints": "auto",
+        "spanNulls": False,
+        "lineInterpolation": "stepAfter",
+        "stacking": {"mode": "none", "group": "A"},
+        "thresholdsStyle": {"mode": "off"},
+    }
+
+    def _defaults(self, what: str, data: Any) -> dict[str, Any]:
+        found = super()._defaults(what, data)
+        found["color"] = {"mode": "palette-classic"}
+        if "thresholds" in data:
+            found["custom"]["thresholdsStyle"] = {"mode": "line"}
+        if data.get("stack"):
+            found["custom"] |= {"stacking": {"mode": "normal", "group": "A"}, "fillOpacity": 40}
+        return found
+
+
+class StatesPanel(_Panel):
+    """``states-panel:`` a state for each row, over time; ``mappings`` name the states."""
+
+    kind = "state-timeline"
+    options: ClassVar = {
+        "mergeValues": True,
+        "showValue": "auto",
+        "alignValue": "left",
+        "rowHeight": 0.9,
+        "legend": _LEGEND,
+        "tooltip": {"mode": "single", "sort": "none"},
+    }
+    custom: ClassVar = {"lineWidth": 0, "fillOpacity": 70}
+
+
+class TablePanel(_Panel):
+    """``table-panel:`` a row for each series, now.
+
+    ``columns`` are its labels in order, each with its heading; ``Value`` is the number, left out
+    unless it is one of them. ``links`` give a column a link: ``{column: {title, url}}``.
+    """
+
+    kind, size, instant, table = "table", (24, 7), True, True
+    options: ClassVar = {"showHeader": True, "cellHeight": "sm", "frameIndex": 0}
+    custom: ClassVar = {
+        "align": "auto",
+        "cellOptions": {"type": "auto"},
+        "filterable": True,
+        "inspect": False,
+    }
+
+    def _columns(self, data: Any) -> dict[str, str]:
+        columns: dict[str, str] = data.get("columns", {})
+        if not columns:
+            raise SourceError(f"panel {data['title']!r}: key 'columns' is missing or empty")
+        return columns
+
+    def _overrides(self, data: Any) -> list[dict[str, Any]]:
+        """Links by column. Only the number has the panel's unit."""
+        columns = self._columns(data)
+        found = []
+        for name, link in data.get("links", {}).items():
+            what = f"link of column {name!r} of panel {data['title']!r}"
+            checked(what, link, ("title", "url"))
+            if name not in columns:
+                raise SourceError(f"{what}: there is no such column")
+            target = {"title": link["title"], "url": link["url"], "targetBlank": False}
+            found.append(
+                {
+                    "matcher": {"id": "byName", "options": columns[name]},
+                    "properties": [{"id": "links", "value": [target]}],
+                }
+            )
+        return found
+
+    def _more(self, data: Any) -> dict[str, Any]:
+        columns = self._columns(data)
+        return {
+            "transformations": [
+                {"id": "filterFieldsByName", "options": {"include": {"names": list(columns)}}},
+                {
+                    "id": "organize",
+                    "options": {
+                        "excludeByName": {},
+                        "includeByName": {},
+                        "indexByName": {name: number for number, name in enumerate(columns)},
+                        "renameByName": columns,
+                    },
+                },
+            ]
+        }
+
+
+class TextPanel(PanelsItemBase):  # type: ignore[misc]  # the library is untyped
+    """``text-panel:`` words, as Markdown."""
+
+    kind = "text"
+
+    def gen_json_from_data(self, data: Any, context: Any) -> dict[str, Any]:
+        checked("text-panel", data, ("title", "description", "content"), ("w", "h"))
+        return {
+            "type": "text",
+            "title": data["title"],
+            "description": data["description"],
+            "transparent": False,
+            "pluginVersion": PLUGIN_VERSION,
+            "gridPos": {"w": data.get("w", 24), "h": data.get("h", 3), "x": 0, "y": 0},
+            "options": {"mode": "markdown", "content": data["content"]},
+        }
+
+
+PANELS = {one.kind for one in (StatPanel, BarPanel, TimePanel, StatesPanel, TablePanel, TextPanel)}
+"""The kinds of panel that a dashboard may have."""
