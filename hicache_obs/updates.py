@@ -60,8 +60,9 @@ def _run(event: ev.RunStarted, _time: float) -> list[Update]:
 
 
 def _worker_starting(event: ev.WorkerStarting, _time: float) -> list[Update]:
-    # Failed starts are counted from 0, so that a first failure is an increase.
-    return [_row(m.WORKER_INFO, 1, event), Update(m.WORKER_STARTS, ("failure", "", ""), 0.0)]
+    # Starts are counted from 0, so that the first of a kind is an increase.
+    none = [Update(m.WORKER_STARTS, (outcome, "", ""), 0.0) for outcome in ("failure", "success")]
+    return [_row(m.WORKER_INFO, 1, event), *none]
 
 
 def _worker_ready(_event: ev.WorkerReady, _time: float) -> list[Update]:

@@ -51,15 +51,16 @@ FETCH = {
 NEEDS = {
     "demo": (_MOONCAKE, _PAGE),
     "dashboards": (_MOONCAKE, _PAGE, _BROWSER, _PREVIEWS),
+    "test": tuple({why for _, why in DEBIAN.values()} - {_PREVIEWS}),
 }
-"""What a command needs of Debian; the tests need all but the previews."""
+"""What a command needs of Debian; the whole matrix needs everything."""
 
 
 def main(what: str) -> int:
     CACHE.mkdir(parents=True, exist_ok=True)
     make_venv(bench=what != "lint")
     if what != "lint":
-        needed = NEEDS.get(what, {why for _, why in DEBIAN.values()} - {_PREVIEWS})
+        needed = NEEDS.get(what, tuple(why for _, why in DEBIAN.values()))
         install_debian({name: how for name, how in DEBIAN.items() if how[1] in needed})
         fetch(what)
     return 0

@@ -130,6 +130,7 @@ class BarPanel(_Panel):
         "maxVizHeight": 300,
         "namePlacement": "auto",
         "sizing": "auto",
+        "text": {"titleSize": 13, "valueSize": 18},
         "legend": _LEGEND | {"showLegend": False},
     }
 
