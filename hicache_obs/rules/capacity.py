@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from hicache_obs import durations
 from hicache_obs.rules.alert import CRITICAL, WARNING, Alert
@@ -53,34 +53,51 @@ def _crash_loop(limits: Thresholds) -> Alert:
     )
 
 
+_LIMITS = (
+    ("cgroup", ', pod!=""', ("cluster", "namespace", "host", "pod")),
+    ("cgroup", ', pod=""', ("cluster", "namespace", "host", "pod", "server_port")),
+    ("psutil", "", ("cluster", "host")),
+)
+"""Each kind of limit: its source, whose it is, and the labels that the pools under it share.
+
+Without a pod, each server of a host is taken to have a memory cgroup of its own.
+"""
+
+
 def _overcommitted(limits: Thresholds) -> Alert:
+    size = _by_limit(
+        lambda labels: looked_up(
+            'max(hicache_host_limit_bytes{host!="", LABELS})',
+            (*labels, "source"),
+            "{{ . | value | humanize1024 }}B",
+            "size not known",
+        )
+    )
     return Alert(
         name="HiCacheHostMemoryOvercommitted",
         severity=WARNING,
         expr=_sums(limits.host_memory_ratio),
         wait=limits.degraded_for,
         keep=limits.scrape_gap,
-        summary="{{ $labels.host }}{{ with $labels.pod }} ({{ . }}){{ end }}: the host pools take "
+        summary="{{ $labels.host }}{{ with $labels.server_port }}:{{ . }}{{ end }}"
+        "{{ with $labels.pod }} ({{ . }}){{ end }}: the host pools take "
         "{{ $value | humanizePercentage }} of a memory limit",
         description="The host pools of all ranks, target and draft, under the "
         '{{ if eq $labels.source "cgroup" }}memory limit of their container'
-        "{{ else }}memory of their host{{ end }} ("
-        + looked_up(
-            'max(hicache_host_limit_bytes{host!="", LABELS})',
-            ("cluster", "host", "source"),
-            "{{ . | value | humanize1024 }}B",
-            "size not known",
-        )
-        + ") hold {{ $value | humanizePercentage }} of it. SGLang checks each rank alone; the "
-        "kernel ends one when the pages are touched.",
-        affected=listed(
-            "max by (namespace, pod, host, server_port, tp_rank, role) "
-            '(hicache_host_pool_bytes{host!="", LABELS})',
-            ("cluster", "host"),
-            ("pod", "server_port", "tp_rank", "role"),
-            "{{ with .Labels.pod }}{{ . }}{{ end }}:{{ .Labels.server_port }} "
-            "tp{{ .Labels.tp_rank }} {{ .Labels.role }} {{ . | value | humanize1024 }}B",
-            "host pool(s) on {{ $labels.host }}",
+        f"{{{{ else }}}}memory of their host{{{{ end }}}} ({size}) hold "
+        "{{ $value | humanizePercentage }} of it. SGLang checks each rank alone; the kernel ends "
+        "one when the pages are touched.",
+        affected=_by_limit(
+            lambda labels: listed(
+                "max by (namespace, pod, host, server_port, tp_rank, role, pool) "
+                '(hicache_host_pool_bytes{host!="", LABELS})',
+                labels,
+                ("pod", "server_port", "tp_rank", "role", "pool"),
+                "{{ with .Labels.pod }}{{ . }}{{ end }}:{{ .Labels.server_port }} "
+                "tp{{ .Labels.tp_rank }} {{ .Labels.role }}/{{ .Labels.pool }} "
+                "{{ . | value | humanize1024 }}B",
+                "host pool(s) on {{ $labels.host }}",
+            )
         ),
         traffic="Not yet. A rank may be killed when its pool fills.",
         first="Lower --hicache-size (or --hicache-ratio) of the servers on that host at their "
@@ -90,22 +107,23 @@ def _overcommitted(limits: Thresholds) -> Alert:
     )
 
 
+def _by_limit(text: Callable[[Sequence[str]], str]) -> str:
+    """Template text that *text* makes of the labels, for the kind of limit that the alert is of."""
+    pod, server, host = (text(labels) for _, _, labels in _LIMITS)
+    return (
+        f'{{{{ if eq $labels.source "psutil" }}}}{host}'
+        f"{{{{ else if $labels.pod }}}}{pod}{{{{ else }}}}{server}{{{{ end }}}}"
+    )
+
+
 def _sums(share: float) -> str:
     """Each limit against the pools under it. Only the exporter writes ``host``, and only there
-    a rank counts once.
-
-    Without a pod, each server of a host is taken to have a memory cgroup of its own.
-    """
-    under = (
-        ("cgroup", ', pod!=""', "cluster, namespace, host, pod"),
-        ("cgroup", ', pod=""', "cluster, namespace, host, server_port"),
-        ("psutil", "", "cluster, host"),
-    )
+    a rank counts once."""
     return "\nor\n".join(
-        f'sum by ({labels}) (hicache_host_pool_bytes{{host!=""{pod}}})\n'
-        f"  / on ({labels}) group_right ()\n"
-        f"max by ({labels}, source) "
-        f'(hicache_host_limit_bytes{{source="{source}", host!=""{pod}}})\n'
+        f'sum {by(labels)} (hicache_host_pool_bytes{{host!=""{whose}}})\n'
+        f"  / on ({', '.join(labels)}) group_right ()\n"
+        f"max {by((*labels, 'source'))} "
+        f'(hicache_host_limit_bytes{{source="{source}", host!=""{whose}}})\n'
         f"  > {share:g}"
-        for source, pod, labels in under
+        for source, whose, labels in _LIMITS
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from hicache_obs import durations
 from hicache_obs.rules.alert import WARNING, Alert
-from hicache_obs.rules.templates import MODEL, affected, by, listed
+from hicache_obs.rules.templates import MODEL, affected, by, listed, once
 from hicache_obs.rules.thresholds import Thresholds
 
 _NO = "No."
@@ -42,32 +42,42 @@ def _hook_missing(limits: Thresholds) -> Alert:
 
 
 def _errors(limits: Thresholds) -> Alert:
-    """A counter that is born at 1 has no increase, so what is new counts as well."""
     window = durations.text(limits.errors_window)
-    expr = "\n  or\n".join(
-        (
-            _grown("hicache_obs_errors_total", window),
-            _named("journal_lost", _grown("hicache_obs_journal_lost_events_total", window)),
-            _named(
-                "journal_broken",
-                _grown('hicache_obs_journal_lines_total{result="broken"}', window),
-            ),
-            _named(
-                "journal_directory", '  hicache_obs_journal_directories{state="unreadable"} > 0'
-            ),
+    labels = ("cluster", "namespace", "where")
+    errors, lost, broken = (
+        _grown(series, window)
+        for series in (
+            "hicache_obs_errors_total{HOST}",
+            "hicache_obs_journal_lost_events_total{HOST}",
+            'hicache_obs_journal_lines_total{result="broken"}',
         )
     )
+    unreadable = 'hicache_obs_journal_directories{state="unreadable"} > 0'
+    rows = "\nor\n".join(
+        (
+            once(errors, "where"),
+            _named("journal_lost", once(lost)),
+            _named("journal_broken", broken),
+            _named("journal_directory", unreadable),
+        )
+    )
+    # The label `where` is made by the rows themselves, so no selector can match it.
+    chosen = "vector(1)"
+    for number, name in enumerate(labels, 1):
+        chosen = f'label_replace({chosen}, "{name}", %[{number}]q, "", "")'
+    one_line = rows.replace("\n", " ")
     return Alert(
         name="HiCacheObsErrors",
         severity=WARNING,
-        expr=f"sum by (cluster, namespace, where) (\n{expr}\n) > 0",
+        expr=f"sum {by(labels)} (\n{rows}\n) > 0",
         keep=limits.scrape_gap,
         summary="hicache-obs had faults of its own ({{ $labels.where }})",
-        description="{{ $value | humanize }} fault(s) at {{ $labels.where }} within "
+        description='{{ printf "%.0f" $value }} fault(s) at {{ $labels.where }} within '
         f"{window}. SGLang is not touched by them, but what happened there may not be told.",
         affected=listed(
-            "max by (instance, host, pod, server_port) (hicache_obs_errors_total{LABELS}) > 0",
-            ("cluster", "namespace", "where"),
+            "max by (instance, host, pod, server_port) "
+            f"(({one_line}) and on ({', '.join(labels)}) {chosen})",
+            labels,
             ("host", "pod", "server_port", "instance"),
             "{{ or .Labels.pod .Labels.host .Labels.instance }}"
             "{{ with .Labels.server_port }}:{{ . }}{{ end }}",
@@ -86,33 +96,35 @@ def _grown(series: str, window: str) -> str:
     """What *series* counted within *window*; a counter that is born with a count has no
     increase, so one that was not there before counts as well."""
     return (
+        f"(\n"
         f"  increase({series}[{window}]) > 0\n"
         f"  or\n"
-        f"  ({series} unless max_over_time({series}[6h] offset {window})) > 0"
+        f"  ({series} unless max_over_time({series}[6h] offset {window})) > 0\n"
+        f")"
     )
 
 
 def _named(where: str, rows: str) -> str:
-    return f'  label_replace(\n{rows},\n  "where", "{where}", "", "")'
+    return f'label_replace(\n{rows},\n"where", "{where}", "", ""\n)'
 
 
 def _skew(limits: Thresholds) -> Alert:
     labels = ("cluster", "namespace", "version")
+    exporters = (
+        'unless on (job, instance, version)\n  hicache_obs_build_info{host="", model_name=""} == 1'
+    )
     return Alert(
         name="HiCacheObsVersionSkew",
         severity=WARNING,
         expr=f"count {by(labels)} (\n"
-        '  hicache_obs_build_info{host!=""} == 1\n'
-        "  unless on (job, instance, version)\n"
-        '  hicache_obs_build_info{host="", model_name=""} == 1\n'
-        ") > 0",
+        f'  hicache_obs_build_info{{host!=""}} == 1\n  {exporters}\n) > 0',
         wait=limits.skew_for,
         keep=limits.scrape_gap,
         summary="{{ $value }} worker(s) run hicache-obs {{ $labels.version }}, and their exporter "
         "another version",
         description="The exporter reads what it knows of a journal of another version, and counts "
         'the rest in hicache_obs_journal_lines_total{result="skew"}.',
-        affected=affected("hicache_obs_build_info{HOST, LABELS} == 1", labels),
+        affected=affected(f'hicache_obs_build_info{{host!="", LABELS}} == 1 {exporters}', labels),
         traffic=_NO,
         first="Bring exporter and images to one version, the exporter first.",
         worked="`hicache_obs_build_info` shows one version.",
@@ -154,6 +166,7 @@ def _unseen(limits: Thresholds) -> Alert:
         '  hicache_worker_up{host!=""}\n'
         ") > 0",
         wait=limits.unseen_for,
+        keep=limits.scrape_gap,
         summary="{{ $labels.namespace }}: {{ $value }} SGLang pod(s) with HiCache are seen by no "
         "exporter",
         description="They are scraped themselves, but a start that dies before its first scrape "

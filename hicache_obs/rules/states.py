@@ -17,6 +17,21 @@ _BYTES = looked_up(
     "size not known",
 )
 
+_IN_PROGRESS = "hicache_call_in_progress_since_timestamp_seconds"
+
+# A pool of a worker inside a native call is on its way, or HiCacheCallHanging tells of it. Without
+# this a rolling update would fire: its pods register one after another, for longer than `for`.
+_UNREGISTERED = (
+    "(hicache_pool_expected{HOST, LABELS} == 1 unless hicache_pool_registered{HOST, LABELS} == 1)\n"
+    "  and ignoring (role, pool) hicache_worker_up{HOST} == 1\n"
+    f"  unless ignoring (api, role, pool) {_IN_PROGRESS}{{HOST}} > 0"
+)
+
+
+def _anywhere(series: str) -> str:
+    """*series* from every source and of every label."""
+    return series.replace("{HOST, LABELS}", "").replace("{HOST}", "")
+
 
 def states(limits: Thresholds) -> Iterable[Alert]:
     yield _mismatch(limits)
@@ -78,9 +93,7 @@ def _not_registered(limits: Thresholds) -> Alert:
     return Alert(
         name="HiCachePoolNotRegistered",
         severity=WARNING,
-        expr=f"max {by(labels)} (\n"
-        "  (hicache_pool_expected == 1 unless hicache_pool_registered == 1)\n"
-        "  and ignoring (role, pool) hicache_worker_up == 1\n) == 1",
+        expr=f"max {by(labels)} (\n  {_anywhere(_UNREGISTERED)}\n) == 1",
         wait=limits.not_registered_for,
         keep=limits.scrape_gap,
         summary="{{ $labels.model_name }}: the {{ $labels.role }} host pool ({{ $labels.pool }}) "
@@ -88,11 +101,7 @@ def _not_registered(limits: Thresholds) -> Alert:
         description="The worker lives, and pool {{ $labels.pool }} (role {{ $labels.role }}, "
         f"{_BYTES}) should have been registered {durations.text(limits.not_registered_for)} ago: "
         "its pages do not reach L3, so cache misses cost prefill time.",
-        affected=affected(
-            "(hicache_pool_expected{HOST, LABELS} == 1 unless "
-            "hicache_pool_registered{HOST, LABELS} == 1)",
-            labels,
-        ),
+        affected=affected(f"({_UNREGISTERED})", labels),
         traffic="Not its answers. Prefill takes longer where pages are missed.",
         first="Search the server's log for a refused registration or 'draft L3 disabled' "
         "(`hicache-obs explain` reads it), then restart the server when it suits.",
@@ -125,19 +134,21 @@ def _transport(limits: Thresholds) -> Alert:
 
 def _hanging(limits: Thresholds) -> Alert:
     labels = (*MODEL, "api", "role", "pool")
-    since = "hicache_call_in_progress_since_timestamp_seconds"
     return Alert(
         name="HiCacheCallHanging",
         severity=WARNING,
-        expr=f"time() - min {by(labels)} (\n  {since} > 0\n) > {limits.call_hangs_after}",
+        expr=f"time() - min {by(labels)} (\n  {_IN_PROGRESS} > 0\n) > {limits.call_hangs_after}",
         keep=limits.scrape_gap,
-        summary="{{ $labels.model_name }}: {{ $labels.api }} for the {{ $labels.role }} host pool "
+        summary="{{ $labels.model_name }}: {{ $labels.api }}"
+        '{{ if ne $labels.role "none" }} for the {{ $labels.role }} host pool{{ end }} '
         "has not come back for {{ $value | humanizeDuration }}",
         description="A native call, {{ $labels.api }} (role {{ $labels.role }}"
         f"{{{{ with $labels.pool }}}}, pool {{{{ . }}}}{{{{ end }}}}, {_BYTES}), was entered and "
         "has not come back. Registering takes about 2 s a GiB, so hundreds of GiB take minutes; "
         "without progress in the server's log it hangs.",
-        affected=affected(f"{since}{{HOST, LABELS}} > 0", labels),
+        affected=affected(
+            f"time() - ({_IN_PROGRESS}{{HOST, LABELS}} > 0) > {limits.call_hangs_after}", labels
+        ),
         traffic="Yes, by the servers named in `affected`: they do not answer until the call comes "
         "back.",
         first="Wait as long as the server's log goes on. Else look whether mooncake_client and "

@@ -18,27 +18,28 @@ def by(labels: Sequence[str]) -> str:
     return f"by ({', '.join(labels)})"
 
 
-def once(series: str) -> str:
+def once(series: str, *more: str) -> str:
     """*series* of each rank once, where the exporter and SGLang's own /metrics are both scraped.
 
     Args:
-        series: an expression with one ``{``-selector of its own, in which ``HOST`` stands for
-            the matcher that tells the two sources apart: only the exporter writes ``host``.
+        series: an expression in whose selectors ``HOST`` stands for the matcher that tells the
+            two sources apart: only the exporter writes ``host``.
+        more: labels, beside those of the rank, by which rows of *series* differ.
     """
     exporter = series.replace("HOST", 'host!=""')
     live = series.replace("HOST", 'host=""')
-    return (
-        f'{exporter}\nor on ({_SAME_RANK})\nlabel_replace({live}, "host", "$1", "instance", "(.+)")'
-    )
+    same = ", ".join((_SAME_RANK, *more))
+    return f'{exporter}\nor on ({same})\nlabel_replace({live}, "host", "$1", "instance", "(.+)")'
 
 
 def affected(series: str, labels: Sequence[str]) -> str:
     """Template text: how many ranks of how many servers, and the first of them by name.
 
     Args:
-        series: as for `once`, with ``LABELS`` where the alert's own *labels* are matched.
+        series: as for `once`, with ``LABELS`` where the alert's own *labels* are matched;
+            without ``HOST`` it is taken as it is.
     """
-    rows = once(series).replace("\n", " ")
+    rows = (once(series) if "HOST" in series else series).replace("\n", " ")
     ranks = f"max {by(RANK[3:])} ({rows})"
     servers = looked_up(f"count(count {by(SERVER[3:])} ({rows}))", labels, "{{ . | value }}", "no")
     shown = (
