@@ -35,7 +35,7 @@ _TABLE = (
         "client_unreachable",
         "the standalone Mooncake client does not accept connections",
         "start mooncake_client or look why it ended; check client_server_address, host network "
-        "and that both share the IPC namespace",
+        "and that both share the network namespace",
     ),
     Cause(
         "ipc_or_remote_map",

@@ -69,7 +69,7 @@ def _errors(limits: Thresholds) -> Alert:
     return Alert(
         name="HiCacheObsErrors",
         severity=WARNING,
-        expr=f"sum {by(labels)} (\n{rows}\n) > 0",
+        expr=f"sum {by(labels)} (\n{rows}\n)",
         keep=limits.scrape_gap,
         summary="hicache-obs had faults of its own ({{ $labels.where }})",
         description='{{ printf "%.0f" $value }} fault(s) at {{ $labels.where }} within '

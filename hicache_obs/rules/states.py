@@ -144,7 +144,7 @@ def _hanging(limits: Thresholds) -> Alert:
         "has not come back for {{ $value | humanizeDuration }}",
         description="A native call, {{ $labels.api }} (role {{ $labels.role }}"
         f"{{{{ with $labels.pool }}}}, pool {{{{ . }}}}{{{{ end }}}}, {_BYTES}), was entered and "
-        "has not come back. Registering takes about 2 s a GiB, so hundreds of GiB take minutes; "
+        "has not come back. Registering takes up to 2 s a GiB, so hundreds of GiB take minutes; "
         "without progress in the server's log it hangs.",
         affected=affected(
             f"time() - ({_IN_PROGRESS}{{HOST, LABELS}} > 0) > {limits.call_hangs_after}", labels
