@@ -26,8 +26,9 @@ def test_rules_dashboards_and_bench_travel_in_the_wheel(wheel: Path) -> None:
     for wanted in (
         "hicache_obs/py.typed",
         "hicache_obs/exporter/page.html.j2",
-        "hicache_obs/_share/deploy/README.md",
-        "hicache_obs/_share/dashboards/README.md",
+        "hicache_obs/_share/deploy/prometheus/hicache-obs.rules.yml",
+        "hicache_obs/_share/deploy/alertmanager/hicache-obs.routes.yml",
+        "hicache_obs/_share/dashboards/json/hicache-fleet.json",
         "hicache_obs/_share/bench/server.py",
     ):
         assert wanted in names
@@ -58,3 +59,25 @@ print(version("hicache-obs"), sorted(outside))
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "0.1.0 ['hicache_obs']"
+
+
+def test_the_wheel_exports_the_rules_and_dashboards_that_are_committed(
+    wheel: Path, tmp_path: Path
+) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = "import sys; sys.path.insert(0, 'site'); from hicache_obs.cli import main; main()"
+    committed = {
+        "export-rules": [ROOT / "deploy" / "prometheus" / "hicache-obs.rules.yml"],
+        "export-dashboards": sorted((ROOT / "dashboards" / "json").glob("*.json")),
+    }
+    for command, files in committed.items():
+        done = subprocess.run(
+            [sys.executable, "-c", code, command, "out"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [f"out/{path.name}" for path in files]
+        assert all((tmp_path / "out" / f.name).read_bytes() == f.read_bytes() for f in files)
