@@ -45,7 +45,7 @@ def test_doctor_knows_the_release(release: str, tmp_path: Path) -> None:
     env = {"HICACHE_OBS_STATE_DIR": str(tmp_path)}
     code, found = findings("--sglang-path", str(sglang_path(release)), **env)
 
-    assert code == 0
+    assert code == 0, found
     assert found["SGLang"]["text"] == f"{release}, tested"
     assert found["hook points"]["state"] == "ok"
     assert found["draft builder"]["state"] == DRAFT_STATE.get(release, "ok")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import Field, fields
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_changes_are_put_in_and_the_rest_stays() -> None:
 
 
 @pytest.mark.parametrize("field", fields(Thresholds), ids=lambda field: field.name)
-def test_both_ends_of_each_range_are_taken_and_nothing_beyond(field) -> None:  # type: ignore[no-untyped-def]
+def test_both_ends_of_each_range_are_taken_and_nothing_beyond(field: Field[Any]) -> None:
     low, high = field.metadata["range"]
     for value in (low, high):
         assert getattr(Thresholds(**{field.name: value}), field.name) == value
