@@ -9,12 +9,19 @@ from pathlib import Path
 
 import click
 
+from hicache_obs.metrics import RESERVED_LABELS
 from hicache_obs.rules import JOB, RUNBOOKS
 from hicache_obs.rules.render import DASHBOARDS, rules
+from hicache_obs.rules.templates import RANK
 from hicache_obs.rules.thresholds import ThresholdError, Thresholds
 from hicache_obs.share import share
 
 RULE_FILE = "hicache-obs.rules.yml"
+OWN_LABELS = frozenset({"alertname", "severity", "instance", "job", "source", "where"}) | {
+    *RANK,
+    *RESERVED_LABELS,
+} - {"cluster"}
+"""Labels that an alert may get from its rows. A cluster is what a site may well have to add."""
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -24,10 +31,24 @@ def _labels(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
         name, equals, value = text.partition("=")
         if not equals or not _LABEL.fullmatch(name) or name.startswith("__"):
             raise click.BadParameter(f"{text!r} is not NAME=VALUE with a label's name")
-        if name in ("alertname", "severity"):
-            raise click.BadParameter(f"{name} is set by the alerts themselves")
+        if name in OWN_LABELS:
+            # It would make two alerts one, and Prometheus then drops the whole rule.
+            raise click.BadParameter(f"{name} is a label of the alerts themselves")
+        if not _is_plain(value):
+            raise click.BadParameter(f"{name}: {value!r} holds a template or no text")
         found[name] = value
     return found
+
+
+def _is_plain(text: str) -> bool:
+    """Whether *text* stands for itself in a rule file."""
+    return "{{" not in text and all(c.isprintable() for c in text)
+
+
+def _job(_ctx: click.Context, _param: click.Parameter, given: str) -> str:
+    if not given or not _is_plain(given):
+        raise click.BadParameter(f"{given!r} is no name of a job")
+    return given
 
 
 def _thresholds(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> Thresholds:
@@ -38,14 +59,20 @@ def _thresholds(_ctx: click.Context, _param: click.Parameter, given: tuple[str, 
 
 
 def _address(_ctx: click.Context, _param: click.Parameter, given: str) -> str:
-    if not re.match(r"https?://[^\s]+$", given):
-        raise click.BadParameter(f"{given!r} is no http or https address")
+    if not re.fullmatch(r"https?://[^\s?#]+", given) or not _is_plain(given):
+        raise click.BadParameter(f"{given!r} is no http or https address of a folder")
     return given
 
 
 @click.command("export-rules")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--job", default=JOB, show_default=True, help="The exporter's job in Prometheus.")
+@click.option(
+    "--job",
+    default=JOB,
+    show_default=True,
+    callback=_job,
+    help="The exporter's job in Prometheus.",
+)
 @click.option(
     "--label",
     "labels",

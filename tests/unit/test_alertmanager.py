@@ -161,6 +161,11 @@ def test_an_unlike_failure_of_the_same_model_is_paged(config: Path) -> None:
     assert not is_muted(config, draft, draft | {"role": "target", "pool": "kv"})
     assert not is_muted(config, draft, firing("HiCacheAllocatorMismatch", role="target", pool="kv"))
     assert not is_muted(config, draft, firing("HiCacheObsExporterAbsent"))
+    target = {"role": "target", "pool": "kv"}
+    assert not is_muted(config, draft, firing("HiCachePoolNotRegistered", **target))
+    assert not is_muted(config, draft, firing("HiCacheDraftFixMissing"))
+    mismatch = firing("HiCacheAllocatorMismatch", **DRAFT)
+    assert not is_muted(config, mismatch, firing("HiCacheAllocatorFallback", **target))
 
 
 def shape(route: dict[str, Any], *, waits: bool) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from hicache_obs.cli import main
+from hicache_obs.cli.export import OWN_LABELS
 from hicache_obs.rules import alerts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,8 +78,16 @@ def test_every_option_reaches_the_rules(tmp_path: Path, promtool: str) -> None:
         (("--threshold", "scrape_gap"), "give NAME=VALUE, with one of scrape_gap"),
         (("--label", "team"), "'team' is not NAME=VALUE"),
         (("--label", "te-am=x"), "'te-am=x' is not NAME=VALUE"),
-        (("--label", "severity=info"), "severity is set by the alerts themselves"),
+        (("--label", "severity=info"), "severity is a label of the alerts themselves"),
+        (("--label", "namespace=x"), "namespace is a label of the alerts themselves"),
+        (("--label", "instance=x"), "instance is a label of the alerts themselves"),
+        (("--label", "team={{ nope"), "holds a template or no text"),
+        (("--label", "team=\udcff"), "holds a template or no text"),
+        (("--job", ""), "'' is no name of a job"),
+        (("--job", "a{{b"), "'a{{b' is no name of a job"),
         (("--runbook-base", "docs"), "'docs' is no http or https address"),
+        (("--runbook-base", "https://w/x?page=1"), "is no http or https address of a folder"),
+        (("--dashboard-base", "https://w/{{x}}"), "is no http or https address of a folder"),
         (("--dashboard-base", "ftp://x"), "'ftp://x' is no http or https address"),
     ],
 )
@@ -125,3 +135,15 @@ def test_the_dashboards_are_written_as_committed(tmp_path: Path) -> None:
         committed = ROOT / "dashboards" / "json" / name
         assert (tmp_path / name).read_bytes() == committed.read_bytes()
         assert json.loads((tmp_path / name).read_text())["uid"] == name.removesuffix(".json")
+
+
+def test_no_label_of_an_alerts_rows_can_be_overwritten() -> None:
+    """Each label that a rule aggregates by."""
+    rules = yaml.safe_load(SHIPPED.read_text())["groups"][1]["rules"]
+    by = {
+        name
+        for rule in rules
+        for names in re.findall(r"by \(([^)]*)\)", rule["expr"])
+        for name in names.split(", ")
+    }
+    assert by - {"cluster"} <= OWN_LABELS
