@@ -65,8 +65,8 @@ def failures(limits: Thresholds) -> Iterable[Alert]:
         first="Stop the rollout, or go back to the last release and flags that started; the "
         "failure repeats at every start until its cause is mended.",
         worked="`hicache-obs status` shows no failure, and `hicache_pool_registered` is 1 for "
-        "every role and pool; the page resolves by itself. For a server that will not come back under its "
-        "name (a pod that was replaced): `hicache-obs forget HOST:PORT`.",
+        "every role and pool; the page resolves by itself. For a server that will not come back "
+        "under its name (a pod that was replaced): `hicache-obs forget HOST:PORT`.",
     )
     yield _failure(
         limits,
