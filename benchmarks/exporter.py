@@ -23,15 +23,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "unit"))
+sys.path += [str(ROOT / "tests" / "unit"), str(ROOT / "tests" / "sglang")]
+
+from bench.monitoring import Exporter  # noqa: E402 - the bench is not installed
 
 LIVE_RANKS, PEER_SCRAPES, SCRAPES, DEATHS = 16, 3, 9, 15
 PEER_SHARE, RSS_BOUND_MIB, SEEN_BOUND_S = 1 / 50, 80.0, 0.5
@@ -46,26 +46,7 @@ print("held", flush=True)
 sys.stdin.close()
 import signal; signal.pause()
 """
-WORKER = """
-import sys, time
-from types import SimpleNamespace
-from hicache_obs import recorder
-from hicache_obs.hooks.around import around
-
-def native(store, tensor):
-    if sys.argv[1] == "inside":
-        print("ready", flush=True)
-        time.sleep(60)
-    raise RuntimeError("Failed to register buffer to Mooncake Store, error code: -1")
-
-tensor = SimpleNamespace(data_ptr=lambda: 4096, numel=lambda: 64, element_size=lambda: 1)
-store = SimpleNamespace(config=SimpleNamespace(standalone_storage=True, client_server_address=""))
-try:
-    around("register_buffer")(native, store, tensor)
-except RuntimeError:
-    print("ready", flush=True)
-time.sleep(60)
-"""
+VICTIM = Path(__file__).with_name("victim.py")
 PEER = """
 import os, sys, time
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = sys.argv[1]
@@ -203,33 +184,6 @@ class Runs:
         self.keeper.wait()
 
 
-@contextmanager
-def exporter(journals: Path) -> Iterator[tuple[int, Callable[[], str]]]:
-    """A running exporter: its pid, and a function that scrapes it."""
-    flags = [f"--journal.dir={journals}", "--web.listen-address=127.0.0.1:0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hicache_obs.cli", "exporter", *flags],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    match = None
-    while match is None:
-        match = re.search(r":(\d+)/metrics", process.stderr.readline())
-    url = f"http://127.0.0.1:{match[1]}/metrics"
-
-    def scrape() -> str:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            text: str = answer.read().decode()
-            return text
-
-    try:
-        yield process.pid, scrape
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def wait_until(holds: Callable[[], bool], seconds: float = 120, pause: float = 0.002) -> float:
     """Seconds until it held."""
     started = time.perf_counter()
@@ -257,9 +211,9 @@ def measure_scrapes(count: int, ranks: int, alive: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="hicache-obs-bench-") as folder:
         runs = Runs(Path(folder), count, ranks, alive)
         try:
-            with exporter(runs.journals) as (pid, scrape):
+            with Exporter(Path(folder), runs.journals) as exporter:
                 wanted = f'hicache_obs_journal_runs{{state="live"}} {alive}.0'
-                wait_until(lambda: wanted in scrape())
+                wait_until(lambda: wanted in exporter.metrics())
                 time.sleep(2)
                 newest = max(runs.journals.glob("*.jsonl"))
                 ours, changed, peers = [], [], []
@@ -269,7 +223,7 @@ def measure_scrapes(count: int, ranks: int, alive: int) -> dict[str, float]:
                     time.sleep(1)
                     for times in (changed, ours):
                         started = time.perf_counter()
-                        text = scrape()
+                        text = exporter.metrics()
                         times.append(time.perf_counter() - started)
                     if number < PEER_SCRAPES:
                         done = subprocess.run(
@@ -289,7 +243,7 @@ def measure_scrapes(count: int, ranks: int, alive: int) -> dict[str, float]:
                     "share": statistics.median(ours) / statistics.median(peers),
                     "series": series,
                     "peer_series": float(done.stdout.split()[1]),
-                    "rss_mib": resident_mib(pid),
+                    "rss_mib": resident_mib(exporter.pid),
                 }
         finally:
             runs.end()
@@ -332,10 +286,10 @@ def measure_seen(where: str) -> list[float]:
     cause = "foreign_buffer" if where == "after" else "crashed_in_call"
     with tempfile.TemporaryDirectory(prefix="hicache-obs-bench-") as folder:
         journals = Path(folder) / "journals"
-        with exporter(journals) as (_, scrape):
+        with Exporter(Path(folder), journals) as exporter:
             for number in range(1, DEATHS + 1):
                 worker = subprocess.Popen(
-                    [sys.executable, "-c", WORKER, where],
+                    [sys.executable, str(VICTIM), where],
                     env={**os.environ, "HICACHE_OBS_STATE_DIR": str(journals)},
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
@@ -350,7 +304,7 @@ def measure_seen(where: str) -> list[float]:
                 pattern = re.compile(rf'hicache_worker_up{{.*}} 0|cause="{cause}".*}} 1')
 
                 def seen(number: int = number, pattern: re.Pattern[str] = pattern) -> bool:
-                    text = scrape()
+                    text = exporter.metrics()
                     dead = re.search(r'journal_runs\{state="dead"\} (\d+)', text)
                     shown = cause in text and pattern.search(text) is not None
                     return shown and dead is not None and int(dead[1]) >= number

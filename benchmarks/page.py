@@ -44,40 +44,21 @@ from hicache_obs.rules.render import rules  # noqa: E402
 
 KILLS, MEDIAN_BOUND_S, LONGEST_BOUND_S = 20, 3.0, 5.0
 SLOW_KILLS, SLOW_APART_S, SLOW_BOUND_S = 4, 8.0, 90.0
-
-WORKER = """
-import dataclasses, sys, time
-from types import SimpleNamespace
-from hicache_obs import recorder
-from hicache_obs.hooks.around import around
-
-def native(store, tensor):
-    raise RuntimeError("Failed to register buffer to Mooncake Store, error code: -1")
-
-rec = recorder.get()
-rec.worker = dataclasses.replace(rec.worker, model_name=sys.argv[1], server_port=sys.argv[2])
-tensor = SimpleNamespace(data_ptr=lambda: 4096, numel=lambda: 64, element_size=lambda: 1)
-store = SimpleNamespace(config=SimpleNamespace(standalone_storage=True, client_server_address=""))
-try:
-    around("register_buffer")(native, store, tensor)
-except RuntimeError:
-    print("failed", flush=True)
-time.sleep(60)
-"""
+VICTIM = Path(__file__).with_name("victim.py")
 
 
 def kill_one(state: Path, number: int) -> tuple[str, float]:
     """A worker that fails and is killed: its model, and when (seconds since the epoch)."""
     model = f"model-{number}"
     worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, model, str(30_000 + number)],
+        [sys.executable, str(VICTIM), "after", model, str(30_000 + number)],
         env={**os.environ, "HICACHE_OBS_STATE_DIR": str(state)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
     assert worker.stdout is not None
-    if worker.stdout.readline() != "failed\n":
+    if worker.stdout.readline() != "ready\n":
         raise RuntimeError("the worker did not fail as it should")
     when = time.time()
     worker.send_signal(signal.SIGKILL)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from components import HicacheDashboard, HicacheProject, SourceError
+from components import HicacheProject, SourceError
 from grafana_dashboards import errors
 from grafana_dashboards.components.base import ComponentRegistry
 from grafana_dashboards.exporter import FileExporter, ProjectProcessor
@@ -79,8 +79,6 @@ def main(arguments: list[str]) -> int:
         print(f"dashboards/build.py: json/{name} is not what its source makes", file=sys.stderr)
     return 1 if stale else 0
 
-
-__all__ = ["HicacheDashboard", "build", "main"]
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

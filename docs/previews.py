@@ -9,7 +9,6 @@ docs/dashboards/; they are previews, not Grafana.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -18,22 +17,22 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path += [str(ROOT / "tests" / "sglang"), str(ROOT / "dashboards")]
+sys.path += [str(ROOT / name) for name in ("tests/sglang", "tests/unit", "dashboards")]
 
 from bench.demonstration import demonstration  # noqa: E402 - the bench is not installed
+from bench.harness import cache_root  # noqa: E402
 from bench.monitoring import missing  # noqa: E402
 from preview.preview import PreviewError, check_schema, draw, install  # noqa: E402
 
 from hicache_obs.rules.render import rules  # noqa: E402
 
-CACHE = Path(os.environ.get("HICACHE_OBS_CACHE") or ROOT / ".cache")
 DASHBOARDS = sorted((ROOT / "dashboards" / "json").glob("*.json"))
 WATCHED_S = 60
 """How long the two servers are watched before they are drawn."""
 
 
 def main() -> int:
-    modules = CACHE / "preview"
+    modules = cache_root() / "preview"
     try:
         install(modules)
         problems = check_schema(modules, DASHBOARDS)

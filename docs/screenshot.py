@@ -17,14 +17,12 @@ from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "unit"))
 
-from servers import NOW, a_night  # noqa: E402 - found by the line above
+from chromium import FLAGS  # noqa: E402 - found by the line above
+from servers import NOW, a_night  # noqa: E402
 
 from hicache_obs.exporter import page  # noqa: E402
 
 WIDTH = 1200
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
-FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-quic"]
-FLAGS += ["--hide-scrollbars"]
 
 
 def main() -> None:
@@ -35,7 +33,7 @@ def main() -> None:
         file.write_text(text, encoding="utf-8")
         options = ChromeOptions()
         options.binary_location = program("chromium")
-        for flag in (*FLAGS, f"--user-data-dir={folder}/data"):
+        for flag in (*FLAGS, "--hide-scrollbars", f"--user-data-dir={folder}/data"):
             options.add_argument(flag)
         with Chrome(options=options, service=ChromeService(program("chromedriver"))) as chrome:
             resize(chrome, 100)

@@ -14,8 +14,7 @@ from grafana_dashboards.components.templates import Templates
 
 from components.panels import PANELS
 from components.promql import expand
-from components.source import DATASOURCE, SourceError, checked
-from hicache_obs.rules import RUNBOOKS
+from components.source import DATASOURCE, SourceError, address, checked
 
 SCHEMA_VERSION = 42
 _COLUMNS = 24
@@ -58,7 +57,7 @@ class PageLink(LinksItemBase):  # type: ignore[misc]  # the library is untyped
         return {
             "type": "link",
             "title": data["title"],
-            "url": data["url"].replace("RUNBOOKS", RUNBOOKS),
+            "url": address(data["url"]),
             "tooltip": data["tooltip"],
             "icon": "external link",
             "tags": [],
@@ -89,7 +88,7 @@ class HicacheDashboard(Dashboard):  # type: ignore[misc]  # the library is untyp
             )
         }
         for number, row in enumerate(data["rows"], 1):
-            checked(f"row {number}", row.get("row", row), ("title", "panels"), ("collapse",))
+            checked(f"row {number}", row.get("row", row), ("title", "panels"))
         variables = [one["name"] for one in made["templates"] if one["type"] == "query"]
         panels = list(_laid_out(made["rows"]))
         for target in _targets(panels, made["annotations"]):
@@ -122,7 +121,6 @@ class HicacheDashboard(Dashboard):  # type: ignore[misc]  # the library is untyp
 def _targets(panels: list[Any], annotations: list[Any]) -> Iterator[dict[str, Any]]:
     for panel in panels:
         yield from panel.get("targets", ())
-        yield from _targets(panel.get("panels", []), [])
     yield from (annotation["target"] for annotation in annotations)
 
 
@@ -131,15 +129,15 @@ def _laid_out(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     number = top = 0
     for row in rows:
         number += 1
-        heading = {
+        yield {
             "type": "row",
             "id": number,
             "title": row["title"],
-            "collapsed": bool(row["collapse"]),
+            "collapsed": False,
             "gridPos": {"h": 1, "w": _COLUMNS, "x": 0, "y": top},
             "panels": [],
         }
-        top, left, height, inside = top + 1, 0, 0, []
+        top, left, height = top + 1, 0, 0
         for panel in row["panels"]:
             if panel.get("type") not in PANELS:
                 raise SourceError(f"row {row['title']!r}: panel of kind {panel.get('type')!r}")
@@ -149,21 +147,8 @@ def _laid_out(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             place |= {"x": left, "y": top}
             left, height = left + place["w"], max(height, place["h"])
             number += 1
-            _linked(panel)
-            inside.append(panel | {"id": number})
+            yield panel | {"id": number}
         top += height
-        if heading["collapsed"]:
-            yield heading | {"panels": inside}
-        else:
-            yield heading
-            yield from inside
-
-
-def _linked(panel: dict[str, Any]) -> None:
-    for override in panel.get("fieldConfig", {}).get("overrides", ()):
-        for one in override["properties"]:
-            for link in one["value"] if one["id"] == "links" else ():
-                link["url"] = link["url"].replace("RUNBOOKS", RUNBOOKS)
 
 
 class HicacheProject(Project):  # type: ignore[misc]  # the library is untyped

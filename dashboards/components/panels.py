@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from grafana_dashboards.components.panels import PanelsItemBase
 
-from components.source import DATASOURCE, SourceError, checked
+from components.source import DATASOURCE, SourceError, address, checked
 
 PLUGIN_VERSION = "12.0.0"
 _REDUCED = {"values": False, "calcs": ["lastNotNull"], "fields": ""}
@@ -29,7 +29,7 @@ class _Panel(PanelsItemBase):  # type: ignore[misc]  # the library is untyped
             what,
             data,
             ("title", "description", "unit", "empty", "queries"),
-            ("w", "h", "thresholds", "mappings", "columns", "links", "stack", "decimals", "max"),
+            ("w", "h", "thresholds", "mappings", "columns", "links", "stack"),
         )
         width, height = data.get("w", self.size[0]), data.get("h", self.size[1])
         return {
@@ -74,7 +74,7 @@ class _Panel(PanelsItemBase):  # type: ignore[misc]  # the library is untyped
                 raise SourceError(f"{what}: threshold {value!r} is no number")
             steps.append({"color": colour, "value": value})
         mode = "thresholds" if "thresholds" in data or self.instant else "palette-classic"
-        found = {
+        return {
             "unit": data["unit"],
             "noValue": data["empty"],
             "color": {"mode": mode},
@@ -88,8 +88,6 @@ class _Panel(PanelsItemBase):  # type: ignore[misc]  # the library is untyped
             ],
             "custom": dict(self.custom),
         }
-        found |= {name: data[name] for name in ("decimals", "max") if name in data}
-        return found
 
     def _overrides(self, data: Any) -> list[dict[str, Any]]:
         return []
@@ -210,7 +208,7 @@ class TablePanel(_Panel):
             checked(what, link, ("title", "url"))
             if name not in columns:
                 raise SourceError(f"{what}: there is no such column")
-            target = {"title": link["title"], "url": link["url"], "targetBlank": False}
+            target = {"title": link["title"], "url": address(link["url"]), "targetBlank": False}
             found.append(
                 {
                     "matcher": {"id": "byName", "options": columns[name]},
@@ -237,23 +235,5 @@ class TablePanel(_Panel):
         }
 
 
-class TextPanel(PanelsItemBase):  # type: ignore[misc]  # the library is untyped
-    """``text-panel:`` words, as Markdown."""
-
-    kind = "text"
-
-    def gen_json_from_data(self, data: Any, context: Any) -> dict[str, Any]:
-        checked("text-panel", data, ("title", "description", "content"), ("w", "h"))
-        return {
-            "type": "text",
-            "title": data["title"],
-            "description": data["description"],
-            "transparent": False,
-            "pluginVersion": PLUGIN_VERSION,
-            "gridPos": {"w": data.get("w", 24), "h": data.get("h", 3), "x": 0, "y": 0},
-            "options": {"mode": "markdown", "content": data["content"]},
-        }
-
-
-PANELS = {one.kind for one in (StatPanel, BarPanel, TimePanel, StatesPanel, TablePanel, TextPanel)}
+PANELS = {one.kind for one in (StatPanel, BarPanel, TimePanel, StatesPanel, TablePanel)}
 """The kinds of panel that a dashboard may have."""

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from components.source import SourceError
 from hicache_obs import metrics as m
 from hicache_obs.rules.recording import recordings
+from hicache_obs.rules.templates import once
 
 _MACRO = re.compile(r"\b([A-Z]{3,})\(([a-zA-Z_:]+)(?:, ([^()]*))?\)")
 _LEFT = re.compile(r"\b[A-Z]{3,}\([^)]*\)?")
-_RANK = "cluster, namespace, model_name, server_port, tp_rank, pp_rank, dp_rank"
-_PROMETHEUS_OWN = {"up", "ALERTS"}
 RECORDED = {recording.name for recording in recordings()}
 METRICS = {metric.name for metric in (*m.METRICS, *m.EXPORTER_METRICS)}
 _OWN_VARIABLES = ("cluster", "instance")
@@ -36,7 +35,7 @@ def expand(expression: str, variables: Sequence[str]) -> str:
 
     def replaced(match: re.Match[str]) -> str:
         macro, metric, more = match[1], match[2], match[3] or ""
-        if metric not in METRICS | RECORDED | _PROMETHEUS_OWN:
+        if metric not in METRICS | RECORDED | {"ALERTS"}:
             raise SourceError(f"unknown metric {metric!r} in {match[0]!r}")
         if macro == "SERIES":
             return f"{metric}{{{_matchers(_of(metric, variables), more)}}}"
@@ -44,12 +43,8 @@ def expand(expression: str, variables: Sequence[str]) -> str:
             names = [name for name in _OWN_VARIABLES if name in variables]
             return f"{metric}{{{_matchers(names, more)}}}"
         if macro == "ONCE":
-            exporter, live = (
-                f"{metric}{{{_matchers(variables, ', '.join(filter(None, (host, more))))}}}"
-                for host in ('host!=""', 'host=""')
-            )
-            named = f'label_replace({live}, "host", "$1", "instance", "(.+)")'
-            return f"({exporter} or on ({_RANK}) {named})"
+            matchers = _matchers(variables, f"HOST, {more}" if more else "HOST")
+            return f"({once(f'{metric}{{{matchers}}}')})".replace("\n", " ")
         raise SourceError(f"unknown macro {macro!r} in {match[0]!r}; known are SERIES, ONCE, OWN")
 
     found = _MACRO.sub(replaced, expression.strip())

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hicache_obs.rules import RUNBOOKS
+
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def address(url: str) -> str:
+    """*url* with ``RUNBOOKS`` for the folder of the runbooks."""
+    return url.replace("RUNBOOKS", RUNBOOKS)
 
 
 class SourceError(ValueError):

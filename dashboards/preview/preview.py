@@ -23,6 +23,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from chromium import FLAGS
 from queries import panels, substituted
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
@@ -38,18 +39,7 @@ PROGRAMS = {
 _POINTS = 240
 _FONTS = "/public/fonts/"
 """Grafana's fonts are not on npm; the system's are used."""
-_FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--force-device-scale-factor=1",
-    "--hide-scrollbars",
-)
+_FLAGS = (*FLAGS, "--force-device-scale-factor=1", "--hide-scrollbars")
 
 
 class PreviewError(RuntimeError):

@@ -26,9 +26,7 @@ def main() -> None:
     """
 
 
-COMMANDS = (
+for command in (
     *(demo, doctor, events, explain, export_dashboards, export_rules, exporter, forget, status),
-)
-
-for command in COMMANDS:
+):
     main.add_command(command)

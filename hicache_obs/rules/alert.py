@@ -13,8 +13,8 @@ class Alert:
 
     *traffic*, *first* and *worked* are the first three lines of its runbook: is traffic affected
     now, the safe first action, how to know that it worked. *causes* are those that it can carry
-    in the label ``cause``, each with a section of the runbook. *server_labels* are those of its
-    labels that the server dashboard can be opened with.
+    in the label ``cause``, each with a section of the runbook. *dashboard* is the uid of the one
+    that it links to.
     """
 
     name: str

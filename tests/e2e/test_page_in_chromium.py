@@ -10,22 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import FLAGS
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from servers import MISMATCH, NOW, REFUSED, a_night, crowd, failing, rank, server
 
 from hicache_obs.exporter import page
 from hicache_obs.exporter.view import FAILING, STARTING, STOPPED, UP, Snapshot
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 UNREADABLE = ("/var/lib/" + "hicache" * 20, "unreadable", "Permission denied")
 BUDGET = REFUSED._replace(cause="budget", error="only 12.5 GB free: " + "w" * 300)
 SNAPSHOTS = {

@@ -34,7 +34,6 @@ _SEEN_S = 8
 class Demonstration:
     """What stands while the demonstration lasts."""
 
-    exporter: Exporter
     shipped: Prometheus
     both: Prometheus
     webhook: Webhook
@@ -98,4 +97,4 @@ def demonstration(folder: Path, deploy: Path, rules: str) -> Iterator[Demonstrat
             server.wait_ready(START_S)
             return server
 
-        yield Demonstration(exporter, shipped, both, webhook, page, mend)
+        yield Demonstration(shipped, both, webhook, page, mend)

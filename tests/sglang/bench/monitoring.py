@@ -113,6 +113,13 @@ class _Program:
         self.url = f"http://{self.address}"
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        """Of the running program."""
+        if self._process is None:
+            raise RuntimeError(f"{self.name} does not run")
+        return self._process.pid
+
     def start(self, *flags: str, timeout_s: float = 30) -> None:
         with (self.folder / f"{self.name}.log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -175,7 +182,7 @@ class Exporter(_Program):
 
     def metrics(self) -> str:
         """What it serves now."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
             return str(answer.read().decode())
 
 
@@ -253,10 +260,9 @@ class Prometheus(_Program):
                 raise RuntimeError("prometheus scrapes nothing")
             time.sleep(0.1)
 
-    def query(self, expression: str, at: float | None = None) -> list[dict[str, Any]]:
-        """The instant vector of *expression*, now or *at* a time (seconds since the epoch)."""
-        when = {} if at is None else {"time": f"{at:.3f}"}
-        answer = self.get("/api/v1/query", query=expression, **when)
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The instant vector of *expression*, now."""
+        answer = self.get("/api/v1/query", query=expression)
         found: list[dict[str, Any]] = answer["data"]["result"]
         return found
 

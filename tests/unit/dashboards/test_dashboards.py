@@ -124,8 +124,6 @@ def test_panel_title_description_units_datasource_and_targets(
     assert panel["type"] in PANELS
     assert panel["title"]
     assert panel["description"].endswith(".")
-    if panel["type"] == "text":
-        return
     assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     assert panel["targets"], "panel-no-targets"
     assert all(target["datasource"] == panel["datasource"] for target in panel["targets"])
