@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from components import HicacheProject, SourceError
+from components.source import checked
 from grafana_dashboards import errors
 from grafana_dashboards.components.base import ComponentRegistry
 from grafana_dashboards.exporter import FileExporter, ProjectProcessor
@@ -35,12 +36,29 @@ class Parser(DefinitionParser):  # type: ignore[misc]  # the library is untyped
         for path in paths:
             with path.open(encoding="utf-8") as file:
                 for document in yaml.load_all(file, Loader=GDBLoader):
+                    if not isinstance(document, list):
+                        raise SourceError("a list of components is wanted")
                     for component in document:
-                        kinds = set(component) - {"name"}
-                        if kinds not in ({"hicache-project"}, {"hicache-dashboard"}):
-                            raise SourceError(f"unknown component {', '.join(sorted(kinds))}")
+                        self._check(component)
                         registry.add(component)
         return registry[HicacheProject]
+
+    @staticmethod
+    def _check(component: Any) -> None:
+        """Raise SourceError for what the library would skip, or fail at without a word."""
+        if not isinstance(component, dict):
+            raise SourceError(f"{component!r} is no component")
+        kinds = set(component) - {"name"}
+        if kinds not in ({"hicache-project"}, {"hicache-dashboard"}):
+            raise SourceError(f"unknown component {', '.join(sorted(map(str, kinds)))}")
+        (kind,) = kinds
+        checked(kind, component, {"name": str, kind: dict})
+        if kind == "hicache-project":
+            names = checked(kind, component[kind], {"dashboards": list})["dashboards"]
+            if not all(isinstance(name, str) for name in names):
+                raise SourceError(
+                    f"{kind}: key 'dashboards' is {names!r}, which is no list of names"
+                )
 
 
 def build(sources: Iterable[Path], out: Path) -> None:

@@ -14,7 +14,13 @@ def panels(dashboard: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     return (panel for panel in dashboard["panels"] if panel["type"] != "row")
 
 
-def substituted(expression: str, interval: str = "30s") -> str:
-    """*expression* with Grafana's variables put in: ``.*`` (All) for those of the dashboard, and
-    *interval* for the lengths of time that Grafana works out."""
-    return _VARIABLE.sub(lambda match: interval if match[1] else ".*", expression)
+def substituted(
+    expression: str, variables: Mapping[str, str] | None = None, interval: str = "30s"
+) -> str:
+    """*expression* with Grafana's variables put in: ``.*`` (All) unless *variables* say another,
+    and *interval* for the lengths of time that Grafana works out."""
+
+    def value(match: re.Match[str]) -> str:
+        return interval if match[1] else (variables or {}).get(match[2], ".*")
+
+    return _VARIABLE.sub(value, expression)

@@ -13,10 +13,13 @@ from grafana_dashboards.components.rows import Rows
 from grafana_dashboards.components.templates import Templates
 
 from components.panels import PANELS
-from components.promql import expand
-from components.source import DATASOURCE, SourceError, address, checked
+from components.promql import check_variables, expand
+from components.source import DATASOURCE, SourceError, address, checked, components
 
 SCHEMA_VERSION = 42
+_PARTS = {"templates": Templates, "annotations": Annotations, "links": Links, "rows": Rows}
+_IN_LINKS = ("datasource", "__value", "__data", "__url_time_range")
+"""What a link may use beside the dashboard's variables."""
 _COLUMNS = 24
 _BUILT_IN = {
     "builtIn": 1,
@@ -33,8 +36,8 @@ class QueryAnnotation(AnnotationsItemBase):  # type: ignore[misc]  # the library
     """``query-annotation:`` a mark in every graph where a query has a row."""
 
     def gen_json_from_data(self, data: Any, context: Any) -> dict[str, Any]:
-        what = "query-annotation"
-        checked(what, data, ("name", "expr", "colour", "title", "tags"))
+        keys = ("name", "expr", "colour", "title", "tags")
+        checked("query-annotation", data, dict.fromkeys(keys, str))
         return {
             "name": data["name"],
             "datasource": DATASOURCE,
@@ -53,7 +56,8 @@ class PageLink(LinksItemBase):  # type: ignore[misc]  # the library is untyped
     """``page-link:`` a link of the dashboard; ``variables`` takes the chosen values along."""
 
     def gen_json_from_data(self, data: Any, context: Any) -> dict[str, Any]:
-        checked("page-link", data, ("title", "url", "tooltip"), ("variables",))
+        keys = ("title", "url", "tooltip")
+        checked("page-link", data, dict.fromkeys(keys, str), {"variables": bool})
         return {
             "type": "link",
             "title": data["title"],
@@ -76,23 +80,21 @@ class HicacheDashboard(Dashboard):  # type: ignore[misc]  # the library is untyp
         return self.gen_json_from_data(self.data, context)
 
     def gen_json_from_data(self, data: Any, context: Any) -> dict[str, Any]:
-        keys = ("title", "uid", "description", "time", "templates", "annotations", "links", "rows")
-        checked("hicache-dashboard", data, keys)
+        _check(data)
         made = {
             name: self.registry.create_component(kind, data).gen_json()
-            for name, kind in (
-                ("templates", Templates),
-                ("annotations", Annotations),
-                ("links", Links),
-                ("rows", Rows),
-            )
+            for name, kind in _PARTS.items()
         }
-        for number, row in enumerate(data["rows"], 1):
-            checked(f"row {number}", row.get("row", row), ("title", "panels"))
         variables = [one["name"] for one in made["templates"] if one["type"] == "query"]
         panels = list(_laid_out(made["rows"]))
-        for target in _targets(panels, made["annotations"]):
-            target["expr"] = expand(target["expr"], variables)
+        for what, part in (*_parts(panels), *_parts(made["annotations"])):
+            try:
+                if "expr" in part:
+                    part["expr"] = expand(part["expr"], variables)
+                else:
+                    check_variables(part["url"], (*variables, *_IN_LINKS))
+            except SourceError as error:
+                raise SourceError(f"{what}: {error}") from error
         return {
             "id": None,
             "uid": data["uid"],
@@ -118,10 +120,30 @@ class HicacheDashboard(Dashboard):  # type: ignore[misc]  # the library is untyp
         }
 
 
-def _targets(panels: list[Any], annotations: list[Any]) -> Iterator[dict[str, Any]]:
-    for panel in panels:
-        yield from panel.get("targets", ())
-    yield from (annotation["target"] for annotation in annotations)
+def _check(data: Any) -> None:
+    """The keys of a dashboard and of its rows; the components check their own."""
+    what = "hicache-dashboard"
+    texts = dict.fromkeys(("title", "uid", "description"), str)
+    checked(what, data, {**texts, "time": dict, **dict.fromkeys(_PARTS, list)})
+    checked(f"time of {what}", data["time"], {"from": str, "to": str})
+    for part in _PARTS:
+        components(f"{part} of {what}", data[part])
+    for number, row in enumerate(data["rows"], 1):
+        inside = checked(f"row {number}", row, {"row": dict})["row"]
+        checked(f"row {number}", inside, {"title": str, "panels": list})
+        components(f"row {inside['title']!r}", inside["panels"])
+
+
+def _parts(things: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The queries and data links of panels or annotations, with the name of each owner."""
+    for one in things:
+        what = f"panel {one['title']!r}" if "title" in one else f"annotation {one['name']!r}"
+        targets = one.get("targets", [one["target"]] if "target" in one else [])
+        yield from ((what, target) for target in targets)
+        for override in one.get("fieldConfig", {}).get("overrides", ()):
+            for setting in override["properties"]:
+                links = setting["value"] if setting["id"] == "links" else ()
+                yield from ((what, link) for link in links)
 
 
 def _laid_out(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 from grafana_dashboards.components.panels import PanelsItemBase
 
-from components.source import DATASOURCE, SourceError, address, checked
+from components.source import DATASOURCE, NUMBER, SourceError, address, checked
 
 PLUGIN_VERSION = "12.0.0"
+_FIELD = re.compile(r"\$\{__data\.fields\.(\w+)\}")
+_SIZE = {"w": int, "h": int}
 _REDUCED = {"values": False, "calcs": ["lastNotNull"], "fields": ""}
 _LEGEND = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
 
@@ -22,14 +25,16 @@ class _Panel(PanelsItemBase):  # type: ignore[misc]  # the library is untyped
     table: ClassVar[bool] = False
     options: ClassVar[dict[str, Any]] = {}
     custom: ClassVar[dict[str, Any]] = {}
+    more: ClassVar[dict[str, type]] = {}
+    """Keys of a source that only this kind of panel has."""
 
     def gen_json_from_data(self, data: Any, context: Any) -> dict[str, Any]:
         what = f"panel {data.get('title', self.kind)!r}" if isinstance(data, dict) else self.kind
         checked(
             what,
             data,
-            ("title", "description", "unit", "empty", "queries"),
-            ("w", "h", "thresholds", "mappings", "columns", "links", "stack"),
+            {"title": str, "description": str, "unit": str, "empty": str, "queries": list},
+            {**_SIZE, "thresholds": dict, "mappings": dict, **self.more},
         )
         width, height = data.get("w", self.size[0]), data.get("h", self.size[1])
         return {
@@ -52,7 +57,7 @@ class _Panel(PanelsItemBase):  # type: ignore[misc]  # the library is untyped
         }
 
     def _target(self, what: str, number: int, query: Any) -> dict[str, Any]:
-        checked(f"query {number + 1} of {what}", query, ("expr",), ("legend",))
+        checked(f"query {number + 1} of {what}", query, {"expr": str}, {"legend": str})
         return {
             "refId": chr(ord("A") + number),
             "datasource": DATASOURCE,
@@ -68,10 +73,12 @@ class _Panel(PanelsItemBase):  # type: ignore[misc]  # the library is untyped
         return dict(self.options)
 
     def _defaults(self, what: str, data: Any) -> dict[str, Any]:
-        steps = [{"color": "green" if "thresholds" in data else "text", "value": None}]
+        steps: list[dict[str, Any]] = [
+            {"color": "green" if "thresholds" in data else "text", "value": None}
+        ]
         for value, colour in data.get("thresholds", {}).items():
-            if not isinstance(value, (int, float)):
-                raise SourceError(f"{what}: threshold {value!r} is no number")
+            if not isinstance(value, NUMBER) or not isinstance(colour, str):
+                raise SourceError(f"{what}: threshold {value!r}: {colour!r} is no number: colour")
             steps.append({"color": colour, "value": value})
         mode = "thresholds" if "thresholds" in data or self.instant else "palette-classic"
         return {
@@ -79,13 +86,7 @@ class _Panel(PanelsItemBase):  # type: ignore[misc]  # the library is untyped
             "noValue": data["empty"],
             "color": {"mode": mode},
             "thresholds": {"mode": "absolute", "steps": steps},
-            "mappings": [
-                {
-                    "type": "value",
-                    "options": {str(value): {"text": text, "color": colour, "index": i}},
-                }
-                for i, (value, (text, colour)) in enumerate(data.get("mappings", {}).items())
-            ],
+            "mappings": [] if self.table else _mappings(what, data),
             "custom": dict(self.custom),
         }
 
@@ -94,6 +95,21 @@ class _Panel(PanelsItemBase):  # type: ignore[misc]  # the library is untyped
 
     def _more(self, data: Any) -> dict[str, Any]:
         return {}
+
+
+def _mappings(what: str, data: Any) -> list[dict[str, Any]]:
+    return [
+        _mapping(what, index, value, shown)
+        for index, (value, shown) in enumerate(data.get("mappings", {}).items())
+    ]
+
+
+def _mapping(what: str, index: int, value: Any, shown: Any) -> dict[str, Any]:
+    match shown:
+        case [str(text), str(colour)] if isinstance(value, NUMBER):
+            option = {"text": text, "color": colour, "index": index}
+            return {"type": "value", "options": {str(value): option}}
+    raise SourceError(f"{what}: mapping {value!r}: {shown!r} is no number: [text, colour]")
 
 
 class StatPanel(_Panel):
@@ -137,6 +153,7 @@ class TimePanel(_Panel):
     """``time-panel:`` a line for each row, over time; stacked with ``stack: true``."""
 
     kind = "timeseries"
+    more: ClassVar = {"stack": bool}
     options: ClassVar = {
         "legend": _LEGEND | {"displayMode": "table", "calcs": ["lastNotNull", "max"]},
         "tooltip": {"mode": "multi", "sort": "desc"},
@@ -181,44 +198,49 @@ class TablePanel(_Panel):
     """``table-panel:`` a row for each series, now.
 
     ``columns`` are its labels in order, each with its heading; ``Value`` is the number, left out
-    unless it is one of them. ``links`` give a column a link: ``{column: {title, url}}``.
+    unless it is one of them. The panel's unit is the number's; ``units`` give one to a label that
+    is a number. ``links`` give a column a link: ``{column: {title, url}}``.
     """
 
     kind, size, instant, table = "table", (24, 7), True, True
+    more: ClassVar = {"columns": dict, "units": dict, "links": dict}
     options: ClassVar = {"showHeader": True, "cellHeight": "sm", "frameIndex": 0}
     custom: ClassVar = {
         "align": "auto",
         "cellOptions": {"type": "auto"},
         "filterable": True,
         "inspect": False,
+        "minWidth": 80,
     }
 
-    def _columns(self, data: Any) -> dict[str, str]:
-        columns: dict[str, str] = data.get("columns", {})
-        if not columns:
-            raise SourceError(f"panel {data['title']!r}: key 'columns' is missing or empty")
-        return columns
-
     def _overrides(self, data: Any) -> list[dict[str, Any]]:
-        """Links by column. Only the number has the panel's unit."""
-        columns = self._columns(data)
-        found = []
-        for name, link in data.get("links", {}).items():
+        columns = _columns(data)
+        units, links = data.get("units", {}), data.get("links", {})
+        for what, names in (("unit", units), ("link", links)):
+            for name in names:
+                if name not in columns:
+                    raise SourceError(f"panel {data['title']!r}: {what} of no column {name!r}")
+        # Grafana formats a text that looks like a number, and says `noValue` in an empty cell.
+        found = [_override("byType", "string", {"unit": "string", "noValue": ""})]
+        # Of the panel they would name a rank 1 as well, and an override can add to them only.
+        mappings = _mappings(f"panel {data['title']!r}", data)
+        if mappings:
+            found.append(_override("byType", "number", {"mappings": mappings}))
+        found += [
+            _override("byName", columns[name], {"unit": unit}) for name, unit in units.items()
+        ]
+        for name, link in links.items():
             what = f"link of column {name!r} of panel {data['title']!r}"
-            checked(what, link, ("title", "url"))
-            if name not in columns:
-                raise SourceError(f"{what}: there is no such column")
+            checked(what, link, {"title": str, "url": str})
+            for heading in _FIELD.findall(link["url"]):
+                if heading not in columns.values():
+                    raise SourceError(f"{what}: there is no column {heading!r}")
             target = {"title": link["title"], "url": address(link["url"]), "targetBlank": False}
-            found.append(
-                {
-                    "matcher": {"id": "byName", "options": columns[name]},
-                    "properties": [{"id": "links", "value": [target]}],
-                }
-            )
+            found.append(_override("byName", columns[name], {"links": [target]}))
         return found
 
     def _more(self, data: Any) -> dict[str, Any]:
-        columns = self._columns(data)
+        columns = _columns(data)
         return {
             "transformations": [
                 {"id": "filterFieldsByName", "options": {"include": {"names": list(columns)}}},
@@ -233,6 +255,21 @@ class TablePanel(_Panel):
                 },
             ]
         }
+
+
+def _columns(data: Any) -> dict[str, str]:
+    """The columns of a table: headings by label."""
+    checked(f"panel {data['title']!r}", {"columns": data.get("columns")}, {"columns": dict})
+    columns: dict[str, str] = data["columns"]
+    checked(f"columns of panel {data['title']!r}", columns, dict.fromkeys(columns, str))
+    return columns
+
+
+def _override(matcher: str, of: str, properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "matcher": {"id": matcher, "options": of},
+        "properties": [{"id": name, "value": value} for name, value in properties.items()],
+    }
 
 
 PANELS = {one.kind for one in (StatPanel, BarPanel, TimePanel, StatesPanel, TablePanel)}

@@ -2,65 +2,128 @@
 
 ``SERIES(metric, matchers)``
     the metric with the dashboard's variables and further matchers, from every scrape source.
+``ANYWHERE(metric, matchers)``
+    the same, whichever scrape instance is chosen.
 ``ONCE(metric, matchers)``
-    the same with each rank once: the exporter's rows (only they have the label ``host``), and
-    those of SGLang's own /metrics for ranks that no exporter tells of, whose instance is the host.
+    the same as SERIES with each rank once: the exporter's rows (only they have the label
+    ``host``), and those of SGLang's own /metrics for ranks that no exporter tells of, whose
+    instance is the host. Of a counter, each row once: a fault that could not be written to the
+    journal is known to SGLang's /metrics only.
+``ALERTED(hicache_failure_active, matchers)``
+    the failures that stand, as ONCE, with the label ``alert``: the alert that each fires.
 ``OWN(metric, matchers)``
     a metric of the exporter itself, which has none of a worker's labels.
+``SERVER_LABELS``, ``RANK_LABELS``
+    the labels that tell servers and ranks apart.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from components.source import SourceError
 from hicache_obs import metrics as m
+from hicache_obs.rules.failures import UNREACHABLE
+from hicache_obs.rules.of_failure import alert_of
 from hicache_obs.rules.recording import recordings
-from hicache_obs.rules.templates import once
+from hicache_obs.rules.templates import RANK, SERVER, once
 
-_MACRO = re.compile(r"\b([A-Z]{3,})\(([a-zA-Z_:]+)(?:, ([^()]*))?\)")
-_LEFT = re.compile(r"\b[A-Z]{3,}\([^)]*\)?")
 RECORDED = {recording.name for recording in recordings()}
-METRICS = {metric.name for metric in (*m.METRICS, *m.EXPORTER_METRICS)}
-_OWN_VARIABLES = ("cluster", "instance")
+OURS = {metric.name: metric for metric in (*m.METRICS, *m.EXPORTER_METRICS)}
+METRICS = set(OURS)
+STAGES = ("allocation", "pinning", "setup", "registration", "attach")
+_OF_EXPORTER = ("cluster", "instance")
+_OF_SUMS = ("cluster", "namespace", "model_name")
+_LABELS = {"SERVER_LABELS": ", ".join(SERVER), "RANK_LABELS": ", ".join(RANK)}
+_BUILT_IN = ("__rate_interval",)
+_MACRO = re.compile(r"\b([A-Z]{3,})\(([a-zA-Z_:]+)(?:, ([^()]*))?\)")
+_LEFT = re.compile(r"\b[A-Z]{3,}\([^)]*\)?|\b[A-Z]{3,}_[A-Z]+\b")
+_NAME = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)")
+_VARIABLE = re.compile(r"\$\{?([a-zA-Z_]\w*)")
 
 
 def expand(expression: str, variables: Sequence[str]) -> str:
     """*expression* without macros, its series narrowed by *variables* of the dashboard.
 
     Raises:
-        SourceError: an unknown macro or metric.
+        SourceError: an unknown macro, metric or variable; a metric without a macro.
     """
 
     def replaced(match: re.Match[str]) -> str:
         macro, metric, more = match[1], match[2], match[3] or ""
         if metric not in METRICS | RECORDED | {"ALERTS"}:
             raise SourceError(f"unknown metric {metric!r} in {match[0]!r}")
-        if macro == "SERIES":
-            return f"{metric}{{{_matchers(_of(metric, variables), more)}}}"
-        if macro == "OWN":
-            names = [name for name in _OWN_VARIABLES if name in variables]
-            return f"{metric}{{{_matchers(names, more)}}}"
-        if macro == "ONCE":
-            matchers = _matchers(variables, f"HOST, {more}" if more else "HOST")
-            return f"({once(f'{metric}{{{matchers}}}')})".replace("\n", " ")
-        raise SourceError(f"unknown macro {macro!r} in {match[0]!r}; known are SERIES, ONCE, OWN")
+        if macro not in _MACROS:
+            known = ", ".join(_MACROS)
+            raise SourceError(f"unknown macro {macro!r} in {match[0]!r}; known are {known}")
+        return _MACROS[macro](metric, more, variables)
 
-    found = _MACRO.sub(replaced, expression.strip())
+    found = expression.strip()
+    for word, labels in _LABELS.items():
+        found = found.replace(word, labels)
+    found = _MACRO.sub(replaced, found)
     left = _LEFT.search(found)
     if left is not None:
         raise SourceError(f"{left[0]!r} is no macro(metric, matchers)")
+    for name, brace in _NAME.findall(found):
+        if name in METRICS | RECORDED and not brace:
+            raise SourceError(f"metric {name!r} stands without a macro")
+    check_variables(found, (*variables, *_BUILT_IN))
     return found
 
 
-def _of(metric: str, variables: Sequence[str]) -> list[str]:
-    """Of *variables* those that *metric* has as labels: what is summed has no instance."""
-    if metric in RECORDED | {"ALERTS"}:
-        return [name for name in variables if name in ("cluster", "namespace", "model_name")]
-    return list(variables)
+def check_variables(text: str, known: Sequence[str]) -> None:
+    """Raise SourceError for a variable in *text* that is not *known*."""
+    for name in _VARIABLE.findall(text):
+        if name not in known:
+            raise SourceError(f"unknown variable {name!r} in {text!r}")
 
 
-def _matchers(names: Sequence[str], more: str) -> str:
-    own = [f'{name}=~"${name}"' for name in names]
-    return ", ".join([*own, more] if more else own)
+def _series(metric: str, more: str, variables: Sequence[str]) -> str:
+    if metric in RECORDED | {"ALERTS"}:  # what is summed has no instance
+        variables = [name for name in variables if name in _OF_SUMS]
+    return _selector(metric, variables, more)
+
+
+def _anywhere(metric: str, more: str, variables: Sequence[str]) -> str:
+    return _series(metric, more, [name for name in variables if name != "instance"])
+
+
+def _own(metric: str, more: str, variables: Sequence[str]) -> str:
+    return _selector(metric, [name for name in _OF_EXPORTER if name in variables], more)
+
+
+def _once(metric: str, more: str, variables: Sequence[str]) -> str:
+    if metric not in METRICS:
+        raise SourceError(f"{metric!r} is no metric of a rank, so ONCE cannot count it")
+    own = OURS[metric].labels if OURS[metric].type == m.COUNTER else ()
+    return f"({once(_selector(metric, variables, 'HOST', more), *own)})"
+
+
+def _alerted(metric: str, more: str, variables: Sequence[str]) -> str:
+    if metric != m.FAILURE_ACTIVE.name:
+        raise SourceError(f"{metric!r} tells no stage and cause, so ALERTED cannot name its alert")
+    found = f"{_once(metric, more, variables)} == 1"
+    stages: dict[str, list[str]] = {}
+    for stage in STAGES:
+        stages.setdefault(alert_of(stage, ""), []).append(stage)
+    for alert, those in stages.items():
+        found = f'label_replace({found}, "alert", "{alert}", "stage", "{"|".join(those)}")'
+    # Last, because these causes have an alert of their own at any stage.
+    alert, causes = alert_of(STAGES[0], UNREACHABLE[0]), "|".join(UNREACHABLE)
+    return f'label_replace({found}, "alert", "{alert}", "cause", "{causes}")'
+
+
+_MACROS: Mapping[str, Callable[[str, str, Sequence[str]], str]] = {
+    "SERIES": _series,
+    "ANYWHERE": _anywhere,
+    "ONCE": _once,
+    "ALERTED": _alerted,
+    "OWN": _own,
+}
+
+
+def _selector(metric: str, names: Sequence[str], *more: str) -> str:
+    matchers = [*(f'{name}=~"${name}"' for name in names), *filter(None, more)]
+    return f"{metric}{{{', '.join(matchers)}}}"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import types
+from collections.abc import Mapping
 from typing import Any
 
 from hicache_obs.rules import RUNBOOKS
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+NUMBER = int | float
+
+Schema = Mapping[str, type | types.UnionType]
+"""The keys of a mapping, with the type of each value."""
 
 
 def address(url: str) -> str:
@@ -19,21 +24,36 @@ class SourceError(ValueError):
     """A dashboard source that cannot be built; the text names the key."""
 
 
-def checked(
-    what: str, data: Mapping[str, Any], required: Iterable[str], optional: Iterable[str] = ()
-) -> Mapping[str, Any]:
-    """*data*, if it has every *required* key, and no other than those and the *optional* ones.
+def checked(what: str, data: Any, required: Schema, optional: Schema | None = None) -> Any:
+    """*data*, a mapping with every *required* key and no other than those and the *optional* ones.
 
     Raises:
-        SourceError: it has not; the text begins with *what*.
+        SourceError: it is not; the text begins with *what*.
     """
     if not isinstance(data, Mapping):
         raise SourceError(f"{what}: a mapping is wanted, not {data!r}")
-    known = {*required, *optional}
-    for key in data:
+    known = {**required, **(optional or {})}
+    for key, value in data.items():
         if key not in known:
             raise SourceError(f"{what}: unknown key {key!r}; known are {', '.join(sorted(known))}")
+        if value in (None, "", [], {}):
+            raise SourceError(f"{what}: key {key!r} is missing or empty")
+        kind = known[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            wanted = getattr(kind, "__name__", kind)
+            raise SourceError(f"{what}: key {key!r} is {value!r}, which is no {wanted}")
     for key in required:
-        if data.get(key) in (None, "", []):
+        if key not in data:
             raise SourceError(f"{what}: key {key!r} is missing or empty")
     return data
+
+
+def components(what: str, data: list[Any]) -> None:
+    """Check that each of *data* is one component: a kind with what it is made of.
+
+    Raises:
+        SourceError: one is not. The library would take a text for the name of another component.
+    """
+    for number, one in enumerate(data, 1):
+        if not isinstance(one, Mapping) or len(one) != 1 or not isinstance(next(iter(one)), str):
+            raise SourceError(f"{what}: entry {number} is no component: {one!r}")

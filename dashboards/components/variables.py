@@ -13,7 +13,7 @@ class DatasourceVariable(TemplatesItemBase):  # type: ignore[misc]  # the librar
     """``datasource-variable:`` the one choice of a Prometheus."""
 
     def gen_json_from_data(self, data: Any, context: Any) -> dict[str, Any]:
-        checked("datasource-variable", data, ())
+        checked("datasource-variable", data, {})
         return {
             "type": "datasource",
             "name": "datasource",
@@ -34,7 +34,7 @@ class LabelVariable(TemplatesItemBase):  # type: ignore[misc]  # the library is 
     """``label-variable:`` the values of a label, all of them unless some are chosen."""
 
     def gen_json_from_data(self, data: Any, context: Any) -> dict[str, Any]:
-        checked("label-variable", data, ("name", "label", "query"))
+        checked("label-variable", data, {"name": str, "label": str, "query": str})
         return {
             "type": "query",
             "name": data["name"],

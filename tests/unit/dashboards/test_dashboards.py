@@ -31,6 +31,10 @@ EXCLUDED = {
 
 NO_INSTANCE = RECORDED | {"ALERTS"}
 """What is summed over instances has none."""
+EVERY_INSTANCE = {
+    "Ranks without an exporter": "choosing the instance of a server must not hide its exporter",
+}
+"""Panels with a query that no chosen instance narrows, with the reason (target-instance-rule)."""
 
 FILES = sorted((HERE / "json").glob("*.json"))
 BOARDS = {path.stem: json.loads(path.read_text()) for path in FILES}
@@ -164,13 +168,23 @@ def test_target_rate_interval(board: dict[str, Any], expr: str) -> None:
 
 
 @each_expression
-def test_target_instance(board: dict[str, Any], expr: str) -> None:
+def test_target_cluster(board: dict[str, Any], expr: str) -> None:
     selectors = SELECTOR.findall(expr)
     assert selectors
     for metric, matchers in selectors:
-        if metric not in NO_INSTANCE:
-            assert 'instance=~"$instance"' in matchers, metric
         assert 'cluster=~"$cluster"' in matchers, metric
+
+
+@each_panel
+def test_target_instance(board: dict[str, Any], panel: dict[str, Any]) -> None:
+    for target in panel["targets"]:
+        narrowed = [
+            'instance=~"$instance"' in matchers
+            for metric, matchers in SELECTOR.findall(target["expr"])
+            if metric not in NO_INSTANCE
+        ]
+        assert all(narrowed) == (panel["title"] not in EVERY_INSTANCE)
+        assert any(narrowed) or not narrowed
 
 
 @each_expression
@@ -182,6 +196,7 @@ def test_every_variable_is_one_of_the_dashboard(board: dict[str, Any], expr: str
 CUMULATIVE = {
     *("Failed registrations", "Store set-ups", "Allocations", "Page-locking calls"),
     *("Allocator fallbacks", "Failed starts", "Starts by outcome"),
+    *("Own faults", "Faults and lost events"),
 }
 """Panels that show a counter's count, not its growth: a start makes a handful of these calls,
 and it is the few that count, not how many a second. Their counters are born at 1."""
@@ -228,6 +243,10 @@ def test_links_lead_somewhere() -> None:
     found = {url for board in BOARDS.values() for url in urls(board)}
     boards = {match[1] for url in found if (match := re.match(r"/d/([\w-]+)", url))}
     assert boards == set(BOARDS)
+    passed = {name for url in found for name in re.findall(r"[?&]var-(\w+)=", url)}
+    passed |= {name for url in found for name in re.findall(r"\$\{(\w+):queryparam\}", url)}
+    server = BOARDS["hicache-server"]
+    assert passed <= {"datasource", *variables(server, "query")}
     runbooks = {url for url in found if url.startswith(RUNBOOKS)}
     assert runbooks == {
         f"{RUNBOOKS}/README.md",
@@ -235,6 +254,31 @@ def test_links_lead_somewhere() -> None:
     }
     rest = found - runbooks - {url for url in found if url.startswith("/d/")}
     assert rest == {"/alerting/list?search=HiCache"}
+
+
+@each_panel
+def test_tables_show_texts_as_they_stand(board: dict[str, Any], panel: dict[str, Any]) -> None:
+    """Grafana makes 32.0 K of the port 31999 where the panel's unit is a number's, in links too,
+    and says in an empty cell what is meant for an empty panel."""
+    if panel["type"] == "table":
+        assert panel["fieldConfig"]["defaults"]["mappings"] == []
+        assert panel["fieldConfig"]["overrides"][0] == {
+            "matcher": {"id": "byType", "options": "string"},
+            "properties": [
+                {"id": "unit", "value": "string"},
+                {"id": "noValue", "value": ""},
+            ],
+        }
+
+
+@each_panel
+def test_tables_ask_for_their_columns(board: dict[str, Any], panel: dict[str, Any]) -> None:
+    if panel["type"] == "table":
+        exprs = " ".join(target["expr"] for target in panel["targets"])
+        lists = re.findall(r"\b(?:by|group_left) ?\(([^)]*)\)", exprs)
+        labels = {label.strip() for one in lists for label in one.split(",")}
+        columns = panel["transformations"][0]["options"]["include"]["names"]
+        assert set(columns) <= {*labels, "Value"}
 
 
 def test_alerts_link_to_dashboards_that_exist() -> None:

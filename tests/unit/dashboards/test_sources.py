@@ -46,12 +46,12 @@ def built(tmp_path: Path) -> Callable[[str], str]:
 
 
 EMPTY = "empty: no rank is failing"
-QUERY = 'expr: "sum(SERIES(model:hicache_failure'
+QUERY = 'expr: "count(group by (RANK_LABELS)'
 FIRST = "        - stat-panel:\n            title: Failing ranks\n"
 DESCRIPTION = next(
     line.strip() for line in FLEET.splitlines() if "description: Ranks whose" in line
 )
-COLUMNS = "columns: {model_name: Model, target: Hook point, Value: Ranks}"
+COLUMNS = "columns: {cluster: Cluster, namespace: Namespace, model_name: Model, target"
 UP = "SERIES(model:hicache_worker_up:sum)"
 BROKEN = {
     "unknown key of a dashboard": (
@@ -73,16 +73,35 @@ BROKEN = {
     ),
     "unknown variable": ("- datasource-variable:", "- colour-variable:", "colour-variable"),
     "unknown kind of component": ("  hicache-dashboard:", "  board:", "unknown component board"),
-    "unknown macro": ("sum(SERIES(model", "sum(SERIE(model", "unknown macro 'SERIE'"),
+    "unknown macro": (UP, UP.replace("SERIES", "SERIE"), "'Live ranks': unknown macro 'SERIE'"),
     "unknown metric": (UP, UP.replace("up", "down"), "unknown metric 'model:hicache_worker_down"),
     "a macro of nothing": (UP, "SERIES()", "'SERIES()' is no macro(metric, matchers)"),
     "no title": ("title: Failing ranks\n", "title:\n", "key 'title' is missing or empty"),
     "no description": (DESCRIPTION, "", "key 'description' is missing"),
     "no unit": (f"unit: short\n            {EMPTY}", EMPTY, "key 'unit' is missing"),
     "no words for nothing": (EMPTY, "", "key 'empty' is missing"),
-    "no columns": (COLUMNS, "", "key 'columns' is missing"),
-    "a link of no column": ("cause: {title: What", "because: {title: What", "no such column"),
-    "a threshold that is no number": ("{1: red}", "{one: red}", "threshold 'one' is no number"),
+    "no columns": (COLUMNS, "units: {model_name: Model, target", "key 'columns' is missing"),
+    "a link of no column": ("alert: {title: Run", "alarm: {title: Run", "no column 'alarm'"),
+    "a link to no column": ("fields.Port}", "fields.Harbour}", "there is no column 'Harbour'"),
+    "a threshold that is no number": ("{1: red}", "{one: red}", "threshold 'one': 'red' is no"),
+    "thresholds of another shape": ("{1: red}", "[1, red]", "'thresholds' is [1, 'red'], which"),
+    "a key of another kind of panel": (EMPTY, f"{EMPTY}\n            stack: true", "key 'stack'"),
+    "a width that is no number": ("w: 6", "w: wide", "key 'w' is 'wide', which is no int"),
+    "queries that are no list": (
+        f'[{{expr: "sum({UP})"}}]',
+        "5",
+        "'queries' is 5, which is no list",
+    ),
+    "a component that is a text": (FIRST, f"        - single-stat\n{FIRST}", "is no component"),
+    "a component without a name": ("- name: hicache-fleet\n  hic", "- hic", "'name' is missing"),
+    "an unknown key of a project": ("dashboards: [", "folder: x\n    dashboards: [", "'folder'"),
+    "no list of components": (FLEET, "hicache-project:", "a list of components is wanted"),
+    "an unknown variable in a query": ("[$__rate_interval", "[$__range", "variable '__range'"),
+    "an unknown variable in a link": ("${namespace:q", "${place:q", "unknown variable 'place'"),
+    "a metric without a macro": (f"sum({UP})", "sum(hicache_worker_up)", "stands without a macro"),
+    "a sum that is counted once": (UP, UP.replace("SERIES", "ONCE"), "no metric of a rank"),
+    "an alert of no failure": ("ALERTED(hicache_failure_active", "ALERTED(hicache_worker_up", "no"),
+    "unknown labels": ("by (SERVER_LABELS, inst", "by (SERVICE_LABELS, inst", "'SERVICE_LABELS'"),
     "a row without panels": (
         f"        panels:\n{FIRST}",
         f"        widgets:\n{FIRST}",
