@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_VARIABLE = re.compile(r"\$\{?(__)?[a-z_]+\}?")
+_VARIABLE = re.compile(r"\$\{?(__)?([a-z_]+)\}?")
 
 
 def panels(dashboard: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "unit"))
+sys.path[:0] = [str(ROOT / name) for name in ("tests/unit", "dashboards")]
 
-from chromium import FLAGS  # noqa: E402 - found by the line above
+from preview.chromium import FLAGS  # noqa: E402 - found by the line above
 from servers import NOW, a_night  # noqa: E402
 
 from hicache_obs.exporter import page  # noqa: E402

@@ -11,6 +11,7 @@ from components.source import DATASOURCE, NUMBER, SourceError, address, checked
 
 PLUGIN_VERSION = "12.0.0"
 _FIELD = re.compile(r"\$\{__data\.fields\.(\w+)\}")
+_LABEL = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _SIZE = {"w": int, "h": int}
 _REDUCED = {"values": False, "calcs": ["lastNotNull"], "fields": ""}
 _LEGEND = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
@@ -148,6 +149,14 @@ class BarPanel(_Panel):
         "legend": _LEGEND | {"showLegend": False},
     }
 
+    def _defaults(self, what: str, data: Any) -> dict[str, Any]:
+        found = super()._defaults(what, data) | {"min": 0}
+        if len(data["queries"]) == 1 and "legend" in data["queries"][0]:
+            # By its legend alone, Grafana leaves a bar that has no other beside it without a name.
+            legend = data["queries"][0]["legend"]
+            found["displayName"] = _LABEL.sub(r"${__field.labels.\1}", legend)
+        return found
+
 
 class TimePanel(_Panel):
     """``time-panel:`` a line for each row, over time; stacked with ``stack: true``."""
@@ -169,8 +178,13 @@ class TimePanel(_Panel):
         "thresholdsStyle": {"mode": "off"},
     }
 
+    def _options(self, data: Any) -> dict[str, Any]:
+        """A legend in a line where a table would leave no room for the graph."""
+        low = data.get("h", self.size[1]) < self.size[1]
+        return self.options | ({"legend": _LEGEND} if low else {})
+
     def _defaults(self, what: str, data: Any) -> dict[str, Any]:
-        found = super()._defaults(what, data)
+        found = super()._defaults(what, data) | {"min": 0}
         found["color"] = {"mode": "palette-classic"}
         if "thresholds" in data:
             found["custom"]["thresholdsStyle"] = {"mode": "line"}

@@ -1,33 +1,37 @@
 """Draw dashboards with Grafana's own components, fed by a real Prometheus; check their schema.
 
+    python dashboards/preview/preview.py --prometheus URL [--out FOLDER] [DASHBOARD.json ...]
+
 This is a preview renderer, not Grafana: `@grafana/ui` and `@grafana/data` in headless Chromium.
 Node, npm, Chromium and ChromeDriver are needed; the npm packages go into a folder of the cache.
+Ends with 1 if a dashboard breaks the schema, or a panel fails, or is empty and should not be.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import math
+import os
 import shutil
 import subprocess
-import threading
+import sys
+import tempfile
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from chromium import FLAGS
-from queries import panels, substituted
-from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+import yaml
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+if __name__ == "__main__":
+    sys.path[0] = str(HERE.parent)
+
+from preview.chromium import Browser, BrowserError, chromium  # noqa: E402 - path set above
+from preview.prometheus import Asked, QueryError  # noqa: E402 - path set above
+
 PROGRAMS = {
     "node": "nodejs",
     "npm": "npm",
@@ -36,10 +40,8 @@ PROGRAMS = {
 }
 """Program and the Debian package that has it."""
 
-_POINTS = 240
-_FONTS = "/public/fonts/"
-"""Grafana's fonts are not on npm; the system's are used."""
-_FLAGS = (*FLAGS, "--force-device-scale-factor=1", "--hide-scrollbars")
+_INSTALLED_WITHIN_S = 600
+_RUN_WITHIN_S = 120
 
 
 class PreviewError(RuntimeError):
@@ -48,15 +50,17 @@ class PreviewError(RuntimeError):
 
 @dataclass(frozen=True)
 class Drawn:
-    """A panel as it was drawn: how many rows its queries had."""
+    """A panel as it was drawn: how much its queries and transformations left it."""
 
     dashboard: str
     title: str
+    kind: str
+    frames: int
     rows: int
 
 
 def install(modules: Path) -> None:
-    """Put the npm packages into *modules*, once for each version of package.json.
+    """Put the npm packages into *modules*, once for each version of package-lock.json.
 
     Raises:
         PreviewError: a program is missing, or npm fails.
@@ -71,145 +75,175 @@ def install(modules: Path) -> None:
         return
     for name in ("package.json", "package-lock.json"):
         shutil.copy(HERE / name, modules)
-    _run(["npm", "ci", "--no-audit", "--no-fund", "--legacy-peer-deps", "--silent"], modules)
+    npm = ["npm", "ci", "--no-audit", "--no-fund", "--legacy-peer-deps", "--silent"]
+    _run(npm, modules, _INSTALLED_WITHIN_S)
     stamp.write_bytes(wanted)
 
 
 def check_schema(modules: Path, dashboards: Iterable[Path]) -> list[str]:
     """The problems of *dashboards*, a line each, by the types of ``@grafana/schema``."""
     command = ["node", str(HERE / "schema.mjs"), str(modules), *map(str, dashboards)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=_RUN_WITHIN_S
+    )
     if done.stderr:
         raise PreviewError(f"schema.mjs: {done.stderr.strip()[-1000:]}")
     return done.stdout.splitlines()
 
 
 def draw(
-    modules: Path, prometheus: str, dashboards: Iterable[Path], out: Path, seconds: float
+    modules: Path,
+    prometheus: str,
+    dashboards: Iterable[Path],
+    out: Path,
+    seconds: float,
+    *,
+    scrape_s: float = 1,
 ) -> list[Drawn]:
     """A picture of each dashboard in *out*, over the last *seconds* of *prometheus*, a URL.
 
+    Args:
+        scrape_s: how often Prometheus scrapes, for ``$__rate_interval``.
+
     Raises:
-        PreviewError: a query or a panel failed.
+        PreviewError: queries or panels failed; every one of them is named.
     """
-    folder = modules / "page"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    _bundle(modules, folder)
     out.mkdir(parents=True, exist_ok=True)
-    to = time.time()
+    now = time.time()
+    asked = Asked(prometheus, now - seconds, now, scrape_s)
     found: list[Drawn] = []
-    with _served(folder) as address, _browser() as browser:
-        for path in dashboards:
-            board = json.loads(path.read_text(encoding="utf-8"))
-            answers = {
-                panel["id"]: _answers(prometheus, panel, to - seconds, to)
-                for panel in panels(board)
-                if "targets" in panel
-            }
-            data = {"dashboard": board, "answers": answers, "from": to - seconds, "to": to}
-            (folder / "data.js").write_text(f"window.PREVIEW = {json.dumps(data)};")
-            _picture(browser, f"{address}/page.html", out / f"{path.stem}.png", board)
-            for panel in panels(board):
-                rows = sum(map(len, answers.get(panel["id"], {}).values()))
-                found.append(Drawn(path.stem, panel["title"], rows))
+    errors: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="hicache-obs-preview-") as name:
+        folder = Path(name)
+        _bundle(modules, folder)
+        try:
+            with chromium(folder) as browser:
+                for path in dashboards:
+                    drawn, wrong = _drawn(browser, folder, asked, path, out)
+                    found += drawn
+                    errors += wrong
+        except BrowserError as error:
+            errors.append(str(error))
+    if errors:
+        raise PreviewError("\n".join(errors))
     return found
+
+
+def empty(panels: Iterable[Drawn], allowed: Mapping[str, str]) -> list[str]:
+    """The *panels* that are empty and not *allowed* to be, a line each."""
+    return [
+        f"panel {one.title!r} of {one.dashboard} is empty, and should not be"
+        for one in panels
+        if not one.rows and one.title not in allowed
+    ]
+
+
+def _drawn(
+    browser: Browser, folder: Path, asked: Asked, path: Path, out: Path
+) -> tuple[list[Drawn], list[str]]:
+    """The panels of the dashboard at *path*, and what is wrong with them."""
+    board = json.loads(path.read_text(encoding="utf-8"))
+    answers: dict[int, Any] = {}
+    annotations: list[dict[str, Any]] = []
+    errors = []
+    for panel in board["panels"]:
+        try:
+            answers[panel["id"]] = asked.answers(panel)
+        except QueryError as error:
+            errors.append(f"{path.stem}: panel {panel['title']!r}: {error}")
+    try:
+        annotations = list(asked.annotations(board))
+    except QueryError as error:
+        errors.append(f"{path.stem}: annotations: {error}")
+    data = {
+        "dashboard": board,
+        "answers": answers,
+        "annotations": annotations,
+        "range": {"from": asked.start, "to": asked.end},
+        "step": asked.step,
+    }
+    (folder / "data.js").write_text(f"window.PREVIEW = {json.dumps(data)};", encoding="utf-8")
+    report = browser.picture("page.html", out / f"{path.stem}.png")
+    errors += [f"{path.stem}: {error}" for error in report["errors"]]
+    found = []
+    for panel in board["panels"]:
+        told = report["panels"][str(panel["id"])]
+        if told["error"]:
+            errors.append(f"{path.stem}: panel {panel['title']!r}: {told['error']}")
+        if panel["type"] != "row":
+            sizes = told["frames"], told["rows"]
+            found.append(Drawn(path.stem, panel["title"], panel["type"], *sizes))
+    return found, errors
 
 
 def _bundle(modules: Path, folder: Path) -> None:
     shutil.copy(HERE / "page.html", folder)
     (folder / "public").mkdir()
-    (folder / "public" / "build").symlink_to(modules / "node_modules/@grafana/ui/dist/public")
-    # The page's modules are looked for beside it.
-    page = shutil.copy(HERE / "page.jsx", modules / "page.jsx")
+    icons = (modules / "node_modules/@grafana/ui/dist/public").resolve()
+    (folder / "public" / "build").symlink_to(icons)
     loaders = [f"--loader:.{kind}=dataurl" for kind in ("svg", "ttf", "woff", "woff2", "png")]
-    _run(
-        [
-            str(modules / "node_modules/.bin/esbuild"),
-            str(page),
-            "--bundle",
-            "--minify",
-            "--log-level=error",
-            f"--outfile={folder / 'page.js'}",
-            '--define:process.env.NODE_ENV="production"',
-            "--define:global=window",
-            *loaders,
-        ],
-        modules,
-    )
+    command = [
+        str((modules / "node_modules/.bin/esbuild").resolve()),
+        str(HERE / "page.jsx"),
+        "--bundle",
+        "--minify",
+        "--format=esm",
+        "--jsx=automatic",
+        "--log-level=error",
+        f"--outfile={folder / 'page.js'}",
+        '--define:process.env.NODE_ENV="production"',
+        "--define:global=window",
+        *loaders,
+    ]
+    _run(command, modules, _RUN_WITHIN_S)
 
 
-def _run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def _run(command: list[str], modules: Path, timeout: float) -> None:
+    """Run *command*, for which the packages in *modules* are those of every folder."""
+    env = {**os.environ, "NODE_PATH": str(modules.resolve() / "node_modules")}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=modules,
+            env=env,
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise PreviewError(f"{command[0]}: not done after {timeout:g} s") from None
     if done.returncode:
         raise PreviewError(f"{command[0]}: {(done.stdout + done.stderr).strip()[-2000:]}")
 
 
-def _answers(prometheus: str, panel: Mapping[str, Any], start: float, end: float) -> dict[str, Any]:
-    """What Prometheus says to each query of *panel*, by its letter."""
-    step = max(1, math.ceil((end - start) / _POINTS))
-    found = {}
-    for target in panel["targets"]:
-        query = substituted(target["expr"], interval=f"{max(5, 4 * step)}s")
-        if target["instant"]:
-            path, more = "query", {"time": f"{end:.3f}"}
-        else:
-            path = "query_range"
-            more = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": str(step)}
-        parameters = urllib.parse.urlencode({"query": query, **more})
-        try:
-            with urllib.request.urlopen(f"{prometheus}/api/v1/{path}?{parameters}") as answer:
-                found[target["refId"]] = json.load(answer)["data"]["result"]
-        except urllib.error.HTTPError as error:
-            text = error.read().decode()[:500]
-            raise PreviewError(f"panel {panel['title']!r}: {query}: {text}") from None
-    return found
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Draw previews of dashboards from a Prometheus.")
+    parser.add_argument("--prometheus", required=True, metavar="URL")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "dashboards", metavar="FOLDER")
+    parser.add_argument("--from-s", type=float, default=3600, help="how far back (%(default)g)")
+    parser.add_argument("--scrape-s", type=float, default=15, help="scrape interval (%(default)g)")
+    parser.add_argument("dashboards", nargs="*", type=Path, metavar="DASHBOARD.json")
+    given = parser.parse_args(arguments)
+    dashboards = given.dashboards or sorted((HERE.parent / "json").glob("*.json"))
+    modules = Path(os.environ.get("HICACHE_OBS_CACHE") or ROOT / ".cache") / "preview"
+    allowed = yaml.safe_load((HERE.parent / "empty_in_demo.yaml").read_text(encoding="utf-8"))
+    where = given.prometheus, dashboards, given.out, given.from_s
+    try:
+        install(modules)
+        problems = check_schema(modules, dashboards)
+        if not problems:
+            panels = draw(modules, *where, scrape_s=given.scrape_s)
+            for one in panels:
+                size = f"{one.frames:3} frames {one.rows:6} rows"
+                print(f"{one.dashboard:15} {one.kind:15} {one.title:38} {size}")
+            problems = empty(panels, allowed)
+    except PreviewError as error:
+        problems = str(error).splitlines()
+    for problem in problems:
+        print(f"preview: {problem}", file=sys.stderr)
+    return 1 if problems else 0
 
 
-@contextmanager
-def _served(folder: Path) -> Iterator[str]:
-    """*folder* over HTTP on loopback; icons are fetched, which a file may not."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing: what fails to load is in the browser's log."""
-
-    handler = partial(Handler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def _browser() -> Chrome:
-    options = ChromeOptions()
-    options.binary_location = shutil.which("chromium") or ""
-    for flag in _FLAGS:
-        options.add_argument(flag)
-    return Chrome(options=options, service=ChromeService(shutil.which("chromedriver")))
-
-
-def _picture(browser: Chrome, page: str, out: Path, board: Mapping[str, Any]) -> None:
-    """Draw the page at the address *page*, wait until every panel is there, and keep it."""
-    browser.get(page)
-    wanted = len(list(panels(board)))
-    deadline = time.monotonic() + 60
-    while (
-        browser.execute_script("return document.querySelectorAll('[data-panel]').length") < wanted
-    ):
-        errors = browser.execute_script("return window.PREVIEW_ERRORS || []")
-        if errors or time.monotonic() > deadline:
-            raise PreviewError(f"{board['title']}: {'; '.join(errors) or 'panels are missing'}")
-        time.sleep(0.1)
-    # The window is higher than what it shows by its frame, and a picture ends where it does.
-    browser.set_window_size(1624, browser.execute_script("return window.PREVIEW_HEIGHT") + 300)
-    time.sleep(1.5)  # canvases are drawn a moment after their panels
-    errors = browser.execute_script("return window.PREVIEW_ERRORS")
-    errors += [
-        one["message"]
-        for one in browser.get_log("browser")
-        if one["level"] == "SEVERE" and _FONTS not in one["message"]
-    ]
-    if errors:
-        raise PreviewError(f"{board['title']}: {'; '.join(errors)}")
-    browser.find_element("tag name", "main").screenshot(str(out))
+if __name__ == "__main__":
+    sys.exit(main())

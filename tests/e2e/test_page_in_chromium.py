@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import FLAGS
+from preview.chromium import FLAGS
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from servers import MISMATCH, NOW, REFUSED, a_night, crowd, failing, rank, server
 
