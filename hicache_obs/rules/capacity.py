@@ -21,11 +21,16 @@ def _crash_loop(limits: Thresholds) -> Alert:
     start begins, and a scrape gap can then only hide a start, never invent one."""
     window = durations.text(limits.crash_loop_window)
     server = ", ".join(SERVER)
+    starts = f"{FAILED_STARTS} - min_over_time({FAILED_STARTS}[{window}])"
+    failures = (
+        'hicache_failure_active{host!="", LABELS} == 1 '
+        f"and on ({server}) {starts} >= {limits.crash_loop_starts}"
+    )
     return Alert(
         name="HiCacheCrashLoop",
         severity=CRITICAL,
         expr=f"max {by(MODEL)} (\n"
-        f"  {FAILED_STARTS} - min_over_time({FAILED_STARTS}[{window}])\n"
+        f"  {starts}\n"
         f"  and on ({server})\n"
         f"  hicache_failure_active == 1\n"
         f") >= {limits.crash_loop_starts}",
@@ -34,7 +39,7 @@ def _crash_loop(limits: Thresholds) -> Alert:
         f"start-up within {window}",
         description="It fails again and again; one of the failures now is "
         + looked_up(
-            "topk(1, hicache_failure_active{LABELS} == 1)",
+            f"topk(1, {failures})",
             MODEL,
             "stage {{ .Labels.stage }}, role {{ .Labels.role }}, pool {{ .Labels.pool }}, "
             "allocator {{ .Labels.allocator }}, code {{ .Labels.code }}, cause "
@@ -42,7 +47,7 @@ def _crash_loop(limits: Thresholds) -> Alert:
             "not known any more",
         )
         + ".",
-        affected=affected("hicache_failure_active{HOST, LABELS} == 1", MODEL),
+        affected=affected(failures, MODEL),
         traffic="Yes, by the servers named in `affected`: they never come up. Restarting them "
         "again changes nothing.",
         first="Stop the restarts (scale to 0, or stop the unit), and read the first failure: "
@@ -56,11 +61,13 @@ def _crash_loop(limits: Thresholds) -> Alert:
 _LIMITS = (
     ("cgroup", ', pod!=""', ("cluster", "namespace", "host", "pod")),
     ("cgroup", ', pod=""', ("cluster", "namespace", "host", "pod", "server_port")),
-    ("psutil", "", ("cluster", "host")),
+    ("psutil", ', pod!=""', ("cluster", "instance")),
+    ("psutil", ', pod=""', ("cluster", "host")),
 )
 """Each kind of limit: its source, whose it is, and the labels that the pools under it share.
 
-Without a pod, each server of a host is taken to have a memory cgroup of its own.
+Without a pod, each server of a host is taken to have a memory cgroup of its own. The memory of the
+host itself is that of its pods together: one exporter serves them all.
 """
 
 
@@ -79,7 +86,8 @@ def _overcommitted(limits: Thresholds) -> Alert:
         expr=_sums(limits.host_memory_ratio),
         wait=limits.degraded_for,
         keep=limits.scrape_gap,
-        summary="{{ $labels.host }}{{ with $labels.server_port }}:{{ . }}{{ end }}"
+        summary="{{ or $labels.host $labels.instance }}"
+        "{{ with $labels.server_port }}:{{ . }}{{ end }}"
         "{{ with $labels.pod }} ({{ . }}){{ end }}: the host pools take "
         "{{ $value | humanizePercentage }} of a memory limit",
         description="The host pools of all ranks, target and draft, under the "
@@ -96,7 +104,7 @@ def _overcommitted(limits: Thresholds) -> Alert:
                 "{{ with .Labels.pod }}{{ . }}{{ end }}:{{ .Labels.server_port }} "
                 "tp{{ .Labels.tp_rank }} {{ .Labels.role }}/{{ .Labels.pool }} "
                 "{{ . | value | humanize1024 }}B",
-                "host pool(s) on {{ $labels.host }}",
+                "host pool(s) on {{ or $labels.host $labels.instance }}",
             )
         ),
         traffic="Not yet. A rank may be killed when its pool fills.",
@@ -109,9 +117,10 @@ def _overcommitted(limits: Thresholds) -> Alert:
 
 def _by_limit(text: Callable[[Sequence[str]], str]) -> str:
     """Template text that *text* makes of the labels, for the kind of limit that the alert is of."""
-    pod, server, host = (text(labels) for _, _, labels in _LIMITS)
+    pod, server, node, host = (text(labels) for _, _, labels in _LIMITS)
     return (
-        f'{{{{ if eq $labels.source "psutil" }}}}{host}'
+        f"{{{{ if $labels.instance }}}}{node}"
+        f'{{{{ else if eq $labels.source "psutil" }}}}{host}'
         f"{{{{ else if $labels.pod }}}}{pod}{{{{ else }}}}{server}{{{{ end }}}}"
     )
 

@@ -51,10 +51,12 @@ def failures(limits: Thresholds) -> Iterable[Alert]:
         name="HiCacheRegistrationFailed",
         selector=f'stage=~"registration|attach", {lasting}',
         causes=REGISTRATION,
-        summary="{{ $labels.model_name }}: registration of the {{ $labels.role }} host pool with "
-        "Mooncake failed ({{ $labels.cause }})",
-        told=f"Mooncake ({{{{ $labels.mode }}}}) answered {_CODE} for pool {{{{ $labels.pool }}}} "
-        "(role {{ $labels.role }}, allocator {{ $labels.allocator }}, "
+        summary="{{ $labels.model_name }}: registration of "
+        '{{ if eq $labels.role "none" }}memory of no host pool{{ else }}the {{ $labels.role }} '
+        "host pool{{ end }} with Mooncake failed ({{ $labels.cause }})",
+        told=f"Mooncake ({{{{ $labels.mode }}}}) answered {_CODE} for "
+        "{{ with $labels.pool }}pool {{ . }}{{ else }}memory of no pool{{ end }} "
+        "(role {{ $labels.role }}{{ with $labels.allocator }}, allocator {{ . }}{{ end }}, "
         + looked_up(
             "max(hicache_registration_last_failure_bytes{LABELS})",
             (*MODEL, "mode", "role", "pool", "allocator"),
@@ -138,10 +140,17 @@ def _failure(
     worked: str,
     wait: int = 0,
 ) -> Alert:
+    rows = f"hicache_failure_active{{{selector}}}"
+    if wait and limits.scrape_gap > 1:
+        # While scrapes fail, the last one holds, for so long that it alone is no page.
+        held = durations.text(limits.scrape_gap // 2)
+        rows += (
+            f"\n  or\n  last_over_time({rows}[{held}])\n  and on (cluster, job, instance) up == 0"
+        )
     return Alert(
         name=name,
         severity=CRITICAL,
-        expr=f"max {by(INCIDENT)} (\n  hicache_failure_active{{{selector}}}\n) == 1",
+        expr=f"max {by(INCIDENT)} (\n  {rows}\n) == 1",
         wait=wait,
         keep=limits.scrape_gap,
         summary=summary,

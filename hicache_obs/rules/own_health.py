@@ -7,10 +7,13 @@ from collections.abc import Iterable
 
 from hicache_obs import durations
 from hicache_obs.rules.alert import WARNING, Alert
-from hicache_obs.rules.templates import MODEL, affected, by, listed, once
+from hicache_obs.rules.templates import EXPORTER, LIVE, MODEL, affected, by, either, listed
 from hicache_obs.rules.thresholds import Thresholds
 
 _NO = "No."
+_A_TICKET = ', where!~"extra_label|draft_builder"'
+"""An extra label that clashes is renamed at each start, which is no fault; of the draft builder
+HiCacheDraftFixMissing tells."""
 
 
 def own_health(limits: Thresholds, job: str) -> Iterable[Alert]:
@@ -44,19 +47,14 @@ def _hook_missing(limits: Thresholds) -> Alert:
 def _errors(limits: Thresholds) -> Alert:
     window = durations.text(limits.errors_window)
     labels = ("cluster", "namespace", "where")
-    errors, lost, broken = (
-        _grown(series, window)
-        for series in (
-            "hicache_obs_errors_total{HOST}",
-            "hicache_obs_journal_lost_events_total{HOST}",
-            'hicache_obs_journal_lines_total{result="broken"}',
-        )
-    )
+    errors = _grown_once("hicache_obs_errors_total", window, "where", selector=_A_TICKET)
+    lost = _grown_once("hicache_obs_journal_lost_events_total", window)
+    broken = _grown('hicache_obs_journal_lines_total{result="broken"}', window)
     unreadable = 'hicache_obs_journal_directories{state="unreadable"} > 0'
     rows = "\nor\n".join(
         (
-            once(errors, "where"),
-            _named("journal_lost", once(lost)),
+            errors,
+            _named("journal_lost", lost),
             _named("journal_broken", broken),
             _named("journal_directory", unreadable),
         )
@@ -92,14 +90,24 @@ def _errors(limits: Thresholds) -> Alert:
     )
 
 
-def _grown(series: str, window: str) -> str:
+def _grown_once(metric: str, window: str, *more: str, selector: str = "") -> str:
+    """What *metric* of each rank counted within *window*, by the labels of the rank and *more*.
+    A count that a rank's exporter served before, under whatever address, is an old one."""
+    old = "ignoring (job, instance) "
+    exporter, live = (f"{metric}{{{source}{selector}}}" for source in (EXPORTER, LIVE))
+    return either(_grown(exporter, window, old), _grown(live, window), *more)
+
+
+def _grown(series: str, window: str, old: str = "") -> str:
     """What *series* counted within *window*; a counter that is born with a count has no
-    increase, so one that was not there before counts as well."""
+    increase, so one that was not there before counts as well. *old* says by which labels a
+    count before is the same, if not by all."""
+    before = series.replace(_A_TICKET, "")
     return (
         f"(\n"
         f"  increase({series}[{window}]) > 0\n"
         f"  or\n"
-        f"  ({series} unless max_over_time({series}[6h] offset {window})) > 0\n"
+        f"  ({series} unless {old}max_over_time({before}[6h] offset {window})) > 0\n"
         f")"
     )
 
@@ -111,7 +119,8 @@ def _named(where: str, rows: str) -> str:
 def _skew(limits: Thresholds) -> Alert:
     labels = ("cluster", "namespace", "version")
     exporters = (
-        'unless on (job, instance, version)\n  hicache_obs_build_info{host="", model_name=""} == 1'
+        "unless on (cluster, job, instance, version)\n"
+        '  hicache_obs_build_info{host="", model_name=""} == 1'
     )
     return Alert(
         name="HiCacheObsVersionSkew",
@@ -134,17 +143,20 @@ def _skew(limits: Thresholds) -> Alert:
 
 def _exporter_absent(limits: Thresholds, job: str) -> Alert:
     up = f"up{{job={json.dumps(job, ensure_ascii=False)}}}"
+    # Where one Prometheus has several clusters, one may lose the exporters that it had.
+    had = f"group by (cluster, job) (\n  max_over_time({up}[6h])\n)"
     return Alert(
         name="HiCacheObsExporterAbsent",
         severity=WARNING,
-        expr=f"{up} == 0\nor\nabsent({up})",
+        expr=f"{up} == 0\nor\nabsent({up})\nor\n{had}\nunless on (cluster) {up}",
         wait=limits.exporter_absent_for,
         summary="hicache-obs exporter {{ with $labels.instance }}{{ . }} is down{{ else }}is not "
         "scraped at all{{ end }}",
         description="A server that dies at its start on that host is not seen. Journals are kept: "
         "nothing is lost once the exporter is back.",
-        affected="{{ with $labels.instance }}{{ . }}{{ else }}every host: Prometheus has no "
-        "target of job {{ $labels.job }}{{ end }}",
+        affected="{{ with $labels.instance }}{{ . }}{{ else }}every host"
+        "{{ with $labels.cluster }} of {{ . }}{{ end }}: Prometheus has no target of job "
+        "{{ $labels.job }}{{ end }}",
         traffic="No. Failures on that host are not paged while it lasts.",
         first="Start the exporter, or see why it ended; `curl ADDRESS/-/ready` says what it lacks.",
         worked="`up` is 1 for the instance.",

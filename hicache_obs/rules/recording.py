@@ -32,10 +32,13 @@ def recordings() -> tuple[Recording, ...]:
         _sum("hicache_worker_up", ()),
         _sum("hicache_failure_active", failure, " == 1"),
         # A start of eight ranks that fails is one failed start, whichever of them failed first.
+        # What failed outside HiCache has no stage; nor has a rank that died of a peer.
         Recording(
             FAILED_STARTS,
             f"max {by(SERVER)} (\n  sum {by(RANK)} (\n"
-            '    hicache_worker_starts_total{host!="", outcome="failure"}\n  )\n)',
+            '    hicache_worker_starts_total{host!="", outcome="failure"}\n'
+            '    unless hicache_worker_starts_total{stage="", cause!~"|peer"}\n'
+            "  )\n)",
         ),
     )
 

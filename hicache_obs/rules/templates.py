@@ -10,6 +10,8 @@ MODEL = ("cluster", "namespace", "model_name")
 SERVER = (*MODEL, "host", "pod", "server_port")
 RANK = (*SERVER, "tp_rank", "pp_rank", "dp_rank")
 
+EXPORTER, LIVE = 'host!=""', 'host=""'
+"""Matchers of the two sources."""
 _SHOWN = 16
 _SAME_RANK = "cluster, namespace, model_name, server_port, tp_rank, pp_rank, dp_rank"
 
@@ -26,14 +28,18 @@ def once(series: str, *more: str) -> str:
             two sources apart: only the exporter writes ``host``.
         more: labels, beside those of the rank, by which rows of *series* differ.
     """
-    exporter = series.replace("HOST", 'host!=""')
-    live = series.replace("HOST", 'host=""')
+    return either(series.replace("HOST", EXPORTER), series.replace("HOST", LIVE), *more)
+
+
+def either(exporter: str, live: str, *more: str) -> str:
+    """As `once`, where the rows of each source have an expression of their own."""
     same = ", ".join((_SAME_RANK, *more))
     return f'{exporter}\nor on ({same})\nlabel_replace({live}, "host", "$1", "instance", "(.+)")'
 
 
 def affected(series: str, labels: Sequence[str]) -> str:
-    """Template text: how many ranks of how many servers, and the first of them by name.
+    """Template text: how many ranks of how many servers, and which; of more ranks than a page
+    can list, the first servers with the number of theirs.
 
     Args:
         series: as for `once`, with ``LABELS`` where the alert's own *labels* are matched;
@@ -42,14 +48,23 @@ def affected(series: str, labels: Sequence[str]) -> str:
     rows = (once(series) if "HOST" in series else series).replace("\n", " ")
     ranks = f"max {by(RANK[3:])} ({rows})"
     servers = looked_up(f"count(count {by(SERVER[3:])} ({rows}))", labels, "{{ . | value }}", "no")
-    shown = (
-        "{{ or .Labels.pod .Labels.host }}"
-        "{{ with .Labels.server_port }}:{{ . }}{{ end }}"
-        " tp{{ .Labels.tp_rank }}"
+    server = "{{ or .Labels.pod .Labels.host }}{{ with .Labels.server_port }}:{{ . }}{{ end }}"
+    rank = (
+        f"{server} tp{{{{ .Labels.tp_rank }}}}"
         '{{ with .Labels.pp_rank }}{{ if ne . "0" }} pp{{ . }}{{ end }}{{ end }}'
         "{{ with .Labels.dp_rank }} dp{{ . }}{{ end }}"
     )
-    return listed(ranks, labels, RANK[3:], shown, f"rank(s) of {servers} server(s)")
+    query, values = _matching(_ordered(ranks, RANK[3:]), labels)
+    of_each = _ordered(f"count {by(SERVER[3:])} ({ranks})", SERVER[3:])
+    each, _ = _matching(of_each, labels)
+    return (
+        f"{{{{ with printf `{query}` {values} | query }}}}"
+        f"{{{{ len . }}}} rank(s) of {servers} server(s): "
+        f"{{{{ if le (len .) {_SHOWN} }}}}{_first(rank)}{{{{ else }}}}"
+        f"{{{{ with printf `{each}` {values} | query }}}}"
+        f"{_first(f'{server} ({{{{ . | value }}}})')}{{{{ end }}}}{{{{ end }}}}"
+        "{{ else }}none any more{{ end }}"
+    )
 
 
 def listed(
@@ -62,14 +77,25 @@ def listed(
         names: labels of a result, by which it is ordered.
         shown: template of one result, which is ``.`` there.
     """
-    named = f'label_join({expression}, "_order", "/", {_quoted(names)})'
-    query, values = _matching(named, labels)
+    query, values = _matching(_ordered(expression, names), labels)
     return (
         f"{{{{ with printf `{query}` {values} | query }}}}{{{{ len . }}}} {what}: "
+        f"{_first(shown)}{{{{ else }}}}none any more{{{{ end }}}}"
+    )
+
+
+def _ordered(expression: str, names: Sequence[str]) -> str:
+    """*expression* with the label by which `_first` orders its results: *names*, joined."""
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f'label_join({expression}, "_order", "/", {quoted})'
+
+
+def _first(shown: str) -> str:
+    """Template text: the first of the results in ``.``, each as *shown*."""
+    return (
         '{{ range $number, $one := sortByLabel "_order" . }}'
         f"{{{{ if lt $number {_SHOWN} }}}}{{{{ if $number }}}}, {{{{ end }}}}{shown}"
         f"{{{{ else if eq $number {_SHOWN} }}}} and more{{{{ end }}}}{{{{ end }}}}"
-        "{{ else }}none any more{{ end }}"
     )
 
 
@@ -77,10 +103,6 @@ def _matching(expression: str, labels: Sequence[str]) -> tuple[str, str]:
     """*expression* as a format with the alert's *labels* matched, and its values."""
     matchers = ", ".join(f"{name}=%[{number}]q" for number, name in enumerate(labels, 1))
     return expression.replace("LABELS", matchers), " ".join(f"$labels.{name}" for name in labels)
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
 
 
 def looked_up(expression: str, labels: Sequence[str], shown: str, otherwise: str) -> str:

@@ -31,7 +31,7 @@ SCENARIOS = [
 """What the tests of every alert begin their names with."""
 IN_2_42_AND_3 = {
     *("count", "group", "max", "min", "sum", "topk"),
-    *("absent", "increase", "max_over_time", "min_over_time", "time", "vector"),
+    *("absent", "increase", "last_over_time", "max_over_time", "min_over_time", "time", "vector"),
     *("label_join", "label_replace"),
 }
 """Functions and aggregations that both have with the same meaning. Where 3.x differs is the edge
