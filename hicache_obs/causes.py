@@ -116,6 +116,11 @@ _TABLE = (
         "or give the host more memory",
     ),
     Cause(
+        "too_small",
+        "the host pool would hold less than the GPU's KV pool, which SGLang up to 0.5.14 refuses",
+        "raise --hicache-size, or set --hicache-ratio above 1",
+    ),
+    Cause(
         "mmap",
         "the kernel gave no memory for the pool",
         "check the container's memory limit, ulimit -v and, with huge pages, how many are free",

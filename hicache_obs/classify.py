@@ -119,8 +119,10 @@ def _unreachable(mode: str) -> str:
 
 def allocation_reason(error_type: str, message: str) -> str:
     """Why a pool or segment could not be had (design: hicache_host_pool_allocations_total)."""
-    if "Not enough host memory" in message or "should be larger than the device" in message:
+    if "Not enough host memory" in message:
         return "budget"
+    if "should be larger than the device memory" in message:
+        return "too_small"
     if _PINNING.search(message):
         return "pin"
     if "null pointer" in message:

@@ -6,44 +6,8 @@ the public report of a line not seen here.
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
-
-TELLS, MAY_BE = "tells", "may be"
-"""How sure the causes of a line are."""
-
-ROOT, REFUSAL, WORSE, AFTER = range(4)
-"""Where a line stands between the root of a failure and its end: it names what was wrong; something
-was refused; it went on, but worse than asked for; it only follows from another failure."""
-
-
-class Line(NamedTuple):
-    """A *pattern* and the *causes* that it tells or may be; without any it has those of its code.
-    Groups of the pattern: ``cause`` is the cause itself, ``code`` a return code of *space*."""
-
-    pattern: re.Pattern[str]
-    says: str
-    source: str
-    certainty: str
-    causes: tuple[str, ...]
-    rank: int
-    space: str
-
-
-def _line(
-    pattern: str,
-    says: str,
-    source: str,
-    *,
-    tells: str = "",
-    may_be: str = "",
-    rank: int = ROOT,
-    space: str = "",
-) -> Line:
-    certainty = MAY_BE if may_be else TELLS
-    causes = tuple((tells or may_be).split())
-    return Line(re.compile(pattern, re.MULTILINE), says, source, certainty, causes, rank, space)
-
+from hicache_obs.known_line import AFTER, REFUSAL, WORSE
+from hicache_obs.known_line import line as _line
 
 _STORE = "SGLang mem_cache/storage/mooncake_store/mooncake_store.py"
 _STANDALONE = "Mooncake dummy_client.cpp"
@@ -227,11 +191,16 @@ LINES = (
     ),
     # Memory of a host pool
     _line(
-        r"Not enough host memory (?:available|for).*Requesting .* but only have|"
-        r"host memory should be larger than the device memory",
+        r"Not enough host memory (?:available|for).*Requesting .* but only have",
         "SGLang's own check refused the size of a host pool",
         "SGLang mem_cache/memory_pool_host.py, pool_host/",
         tells="budget",
+    ),
+    _line(
+        r"host memory should be larger than the device memory",
+        "SGLang's own check refused the size of a host pool",
+        "SGLang mem_cache/memory_pool_host.py, pool_host/base.py (up to 0.5.14)",
+        tells="too_small",
     ),
     _line(
         r"cudaHostRegister failed \((?:rc|code)=(?P<code>\d+)",

@@ -20,7 +20,8 @@ from rich.text import Text
 from hicache_obs.causes import CAUSES, Cause
 from hicache_obs.causes import explain as cause_of
 from hicache_obs.codes import CODES, SPACES, Code, meanings
-from hicache_obs.log_lines import LINES, TELLS, Line
+from hicache_obs.known_line import TELLS, Line
+from hicache_obs.log_lines import LINES
 from hicache_obs.rules.alert import Alert
 from hicache_obs.rules.of_failure import alerts_of, by_name, runbook
 

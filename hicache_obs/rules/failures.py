@@ -28,7 +28,9 @@ REGISTRATION = (
 SETUP = (
     *("allocator_required", "mooncake_missing", "bad_config", "transport", *_DEATHS, "exception"),
 )
-ALLOCATION = ("budget", "mmap", "null_pointer", "allocator_error", *_DEATHS, "exception")
+ALLOCATION = (
+    *("budget", "too_small", "mmap", "null_pointer", "allocator_error", *_DEATHS, "exception"),
+)
 PINNING = ("pin", *_DEATHS, "exception")
 
 _DOWN = (
@@ -75,12 +77,12 @@ def failures(limits: Thresholds) -> Iterable[Alert]:
         name="HiCacheHostPoolAllocationFailed",
         selector='stage="allocation"',
         causes=ALLOCATION,
-        summary="{{ $labels.model_name }}: no memory for the {{ $labels.role }} host pool "
+        summary="{{ $labels.model_name }}: the {{ $labels.role }} host pool could not be built "
         "({{ $labels.cause }})",
         told="SGLang could not build pool {{ $labels.pool }} (role {{ $labels.role }}, allocator "
         f"{{{{ $labels.allocator }}}}, {_SIZE})",
         first="Lower --hicache-size (or --hicache-ratio) and restart the server: a smaller cache "
-        "costs hit rate, not answers.",
+        "costs hit rate, not answers. (The other way round if the cause is `too_small`: raise it.)",
         worked="`hicache_host_pool_bytes` shows the pool, and the page resolves once the start "
         "got past HiCache.",
     )

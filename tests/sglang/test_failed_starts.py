@@ -70,3 +70,12 @@ def test_no_memory_for_the_pool_is_told(start: Start) -> None:
     assert run.value("hicache_failure_active", stage="allocation", cause="budget") == 1
     limit = run.value("hicache_host_limit_bytes", source="psutil")
     assert 0 < run.value("hicache_host_memory_bytes", source="psutil") < limit
+
+
+def test_a_pool_smaller_than_that_of_the_device_is_told(start: Start) -> None:
+    """Up to 0.5.14 SGLang refuses it; the text alone tells it from a want of memory."""
+    run = start("0.5.14", draft="mha", ratio=0.5)
+
+    assert not run.ready
+    assert "host memory should be larger than the device memory" in run.log
+    assert run.value("hicache_failure_active", stage="allocation", cause="too_small") == 1

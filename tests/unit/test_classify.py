@@ -249,7 +249,7 @@ def test_code_in_a_text(message: str, code: str) -> None:
         (
             "AssertionError",
             "The host memory should be larger than the device memory with the current protocol",
-            "budget",
+            "too_small",
         ),
         (
             "RuntimeError",

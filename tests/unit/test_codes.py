@@ -18,8 +18,9 @@ from hicache_obs import causes, classify, codes, log_lines
 from hicache_obs.causes import CAUSES
 from hicache_obs.codes import CODES, SPACES, meanings
 from hicache_obs.exporter import verdict
+from hicache_obs.known_line import MAY_BE, TELLS
 from hicache_obs.ledger import Provenance, Segment
-from hicache_obs.log_lines import LINES, MAY_BE, TELLS
+from hicache_obs.log_lines import LINES
 
 PACKAGE = Path(hicache_obs.__file__).parent
 NOT_CAUSES = {"code_in", "allocation_stage", "allocator_label", "fallback_reason"}

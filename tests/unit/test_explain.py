@@ -256,6 +256,13 @@ KNOWN = [
         [],
     ),
     (
+        "AssertionError: The host memory should be larger than the device memory with the current "
+        "protocol",
+        ["too_small"],
+        True,
+        [],
+    ),
+    (
         "ValueError: Not enough host memory for V4 paged pool c4. Requesting 7.05 GB but only "
         "have 2.04 GB free.",
         ["budget"],

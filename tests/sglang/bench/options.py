@@ -21,6 +21,7 @@ class Options:
     force_draft_allocator: str
     transfer_engine: bool
     page_layout: str
+    ratio: float
     metrics: bool
     metrics_port: int
     server_port: int
@@ -70,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="initialize SGLang's Mooncake transfer engine, as a server with a GPU does",
     )
     parser.add_argument("--page-layout", default="page_first_direct", help="hicache_mem_layout")
+    parser.add_argument("--ratio", type=float, default=2.0, help="hicache_ratio")
     parser.add_argument("--metrics", action=flag, default=True, help="SGLang's enable_metrics")
     parser.add_argument("--metrics-port", type=int, default=0, help="port of /metrics; 0: none")
     parser.add_argument("--server-port", type=int, default=30000, help="ServerArgs.port")

@@ -69,7 +69,7 @@ def make_server_args(options: bench_options.Options) -> Any:
     if options.hicache:
         cache = {
             "enable_hierarchical_cache": True,
-            "hicache_ratio": 2.0,
+            "hicache_ratio": options.ratio,
             "hicache_mem_layout": options.page_layout,
             "hicache_io_backend": "direct",
             "hicache_storage_backend": backend,
