@@ -165,11 +165,10 @@ exporter) or until it is forgotten:
 $ kubectl -n NAMESPACE exec EXPORTER_POD -- hicache-obs forget HOST:PORT
 ```
 
-**Kubernetes without host network:** a pod's host name is its own, so every rollout makes new
-servers, and nothing supersedes the failure of a pod that is gone. If the new pods are up and the
-alert stays, `forget` the old pod by the name that `hicache-obs status` shows, or wait 24 h. (A
-sidecar's journals in an `emptyDir` go with their pod.) The same holds for a server that comes back
-on another port or without HiCache."""
+**A pod that is gone** pages no longer once nothing was started in it for 15 min
+(`--retention.failed-pod`), if the worker was told `POD_NAME`: without host network its successor is
+another server. `hicache-obs status` goes on telling what happened to it. A server that comes back
+on another port, or without HiCache, is forgotten by hand."""
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -219,6 +219,9 @@ EXPORTER_METRICS = (JOURNAL_LINES, JOURNAL_RUNS, JOURNAL_DIRECTORIES)
 HELD = frozenset({FAILURE_ACTIVE, MISMATCH, LAST_FAILURE_TIME, LAST_FAILURE_BYTES})
 """Stay after a run's death, also while a newer run of its server is still starting."""
 
+PAGED = frozenset({FAILURE_ACTIVE, MISMATCH})
+"""Those of them that alerts fire on."""
+
 KEPT = HELD | {
     *(POOL_INFO, STORE_INFO, POOL_EXPECTED, WORKER_INFO, WORKER_UP),
     *(HOST_LIMIT, HOST_MEMORY),  # they say why a request failed, and are read beside it
@@ -242,8 +245,9 @@ RESERVED_LABELS = (
     frozenset(WORKER_LABELS)
     | {label for m in (*METRICS, *EXPORTER_METRICS) for label in m.labels}
     | {"pid", "le", "host", "namespace", "pod"}
+    | {"cluster", "instance", "job"}
 )
-"""Ours, those of prometheus_client, and those that the exporter adds."""
+"""Ours, those of prometheus_client, those that the exporter adds, and those of a scrape target."""
 
 DRAFT_BUILDER_STATES = ("applied", "pending", "latent", "upstream", "off", "unrecognised")
 

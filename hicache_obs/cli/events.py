@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from heapq import merge
@@ -45,6 +45,7 @@ class Journal:
     run: RunName
     tail: JournalTail
     host: str = ""
+    pod: str = ""
     port: str = ""
     rank: str = ""
     newest: float = 0.0
@@ -79,13 +80,13 @@ class Journal:
     def _line(self, record: Record) -> Line:
         event = record.event
         if isinstance(event, ev.RunStarted):
-            self.host = event.host
+            self.host, self.pod = event.host, event.pod
         elif isinstance(event, ev.WorkerStarting):
             self.port = event.server_port
             self.rank = rank_name(event.tp_rank, event.pp_rank, event.dp_rank)
         # A clock that is set back does not put a line before the one that it follows.
         self.newest = max(self.newest, record.time)
-        return Line(self.run.text, self.host, self.port, self.rank, record)
+        return Line(self.run.text, self.host, self.pod, self.port, self.rank, record)
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Line:
 
     run: str
     host: str
+    pod: str
     port: str
     rank: str
     record: Record
@@ -102,12 +104,16 @@ class Line:
     def server(self) -> str:
         return f"{self.host}:{self.port}" if self.port else self.host
 
+    def is_of(self, names: Collection[tuple[str, str]]) -> bool:
+        """Whether one of *names*, each a host or pod with a port, is the server."""
+        return (self.host, self.port) in names or (self.pod, self.port) in names
+
 
 @click.command()
 @journal_directories
 @click.option("--since", help="Only newer events: 30m, 1h, 2d, or a time like 2026-12-01T03:00Z.")
 @click.option("--kind", "kinds", multiple=True, help="Only this kind (repeatable).")
-@click.option("--server", help="Only this server, as HOST:PORT.")
+@click.option("--server", help="Only this server, as HOST:PORT or POD:PORT.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new events until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line.")
 def events(
@@ -122,7 +128,7 @@ def events(
     """Print the events of all journals by time; within a run, as its journal has them.
 
     A line that cannot be read is named on standard error, and the others go on. Ends with 0, or
-    2 if no directory can be read.
+    2 if no directory can be read, or none has a journal of the server that was asked for.
 
     Example: hicache-obs events --since 1h --kind registration
     """
@@ -135,15 +141,21 @@ def events(
             f"{unknown[0]!r} is no kind; there are {every}", param_hint="--kind"
         )
     console = Console(highlight=False, soft_wrap=True)
+    seen: dict[str, str] = {}
+    """The server of each run, as far as it has told."""
+    found = wanted is None
 
     def show(journals: Iterable[Journal]) -> None:
+        nonlocal found
         for _, line in merge(*(one.read() for one in journals), key=itemgetter(0)):
             event = line.record.event if line is not None else None
-            if line is None or event is None or line.record.time < oldest:
+            if line is None or event is None:
                 continue
-            if (not kinds or event.kind in kinds) and (
-                wanted is None or (line.host, line.port) in wanted
-            ):
+            seen[line.run] = line.server
+            if wanted is not None and not line.is_of(wanted):
+                continue
+            found = True
+            if line.record.time >= oldest and (not kinds or event.kind in kinds):
                 _show(console, line, event, as_json)
 
     known: dict[Path, Journal] = {}
@@ -152,6 +164,11 @@ def events(
         if not _find(directories, known, troubles):
             sys.exit(2)
         show(known.values())
+        if not found and not follow:
+            names = ", ".join(sorted(set(seen.values()))) or "none"
+            text = f"no journal is of {server!r}; known servers: {printable(names)}"
+            click.echo(f"hicache-obs events: {text}", err=True)
+            sys.exit(2)
         while follow:
             time.sleep(_POLL_S)
             _find(directories, known, troubles)

@@ -15,7 +15,7 @@ import click
 from hicache_obs.cli.directories import journal_directories
 from hicache_obs.cli.duration import Duration
 from hicache_obs.exporter.host import Host
-from hicache_obs.exporter.standing import FAILED_RUN_S
+from hicache_obs.exporter.standing import FAILED_POD_S, FAILED_RUN_S
 from hicache_obs.exporter.watch import Watcher
 from hicache_obs.exporter.web import App, Web, serve
 from hicache_obs.runs import MAX_DEAD_RUNS
@@ -93,6 +93,15 @@ class Address(click.ParamType[tuple[str, int]]):
     help="How long the failure of an ended run stays when no newer run supersedes it.",
 )
 @click.option(
+    "--retention.failed-pod",
+    "failed_pod_s",
+    type=Duration(),
+    default=FAILED_POD_S,
+    show_default="15m",
+    help="How long alerts fire on the failure of a pod in which nothing is started again; a "
+    "replaced pod has no newer run.",
+)
+@click.option(
     "--retention.runs",
     "kept_runs",
     type=click.IntRange(min=0),
@@ -126,6 +135,7 @@ def exporter(
     key: Path | None,
     client_ca: Path | None,
     failed_run_s: float,
+    failed_pod_s: float,
     kept_runs: int,
     level: str,
     log_format: str,
@@ -142,7 +152,9 @@ def exporter(
     _check(metrics_path, certificate, key, client_ca)
     _log(level, log_format)
     web = Web(*address, metrics_path, show_messages, certificate, key, client_ca)
-    host = Host(directories, failed_run_s=failed_run_s, kept_runs=kept_runs)
+    host = Host(
+        directories, failed_run_s=failed_run_s, failed_pod_s=failed_pod_s, kept_runs=kept_runs
+    )
     watcher = Watcher(host)
     try:
         server = serve(App(host, watcher, web), web)

@@ -13,7 +13,7 @@ from hicache_obs.exporter.host import Host
 
 
 @click.command()
-@click.argument("server", metavar="HOST:PORT")
+@click.argument("server", metavar="HOST:PORT|POD:PORT")
 @journal_directories
 def forget(server: str, directories: tuple[Path, ...]) -> None:
     """Forget a decommissioned server: its failures, its info and its counters.
@@ -21,13 +21,14 @@ def forget(server: str, directories: tuple[Path, ...]) -> None:
     The exporter that keeps the directory obeys within ten seconds; without one the request waits
     for it. Ends with 0 if the request was left, 1 if the server still runs, 2 if it is not known
     or the request could not be left everywhere. A server without a port is named by its host
-    alone; an IPv6 host may stand in brackets.
+    alone; an IPv6 host may stand in brackets. A pod stands for the server that it is.
 
     Example: hicache-obs forget gpu-node-07:30000
     """
     host = look(directories)
     known = _known(host)
-    found = next((one for one in meanings(server) if one in known), None)
+    pods = _pods(host)
+    found = next((pods.get(one, one) for one in meanings(server) if one in {**pods, **known}), None)
     if found is None:
         for text in host.not_ready():
             click.echo(f"hicache-obs forget: {printable(text)}", err=True)
@@ -59,6 +60,16 @@ def forget(server: str, directories: tuple[Path, ...]) -> None:
             "if none runs, the request waits for it"
         )
     sys.exit(2 if failed else 0)
+
+
+def _pods(host: Host) -> dict[tuple[str, str], tuple[str, str]]:
+    """Servers by pod and port, where a pod's host name is not its own (host network)."""
+    return {
+        (run.started.pod, run.server.port): run.server.address
+        for directory in host.directories
+        for run in directory.runs.values()
+        if run.started is not None and run.started.pod
+    }
 
 
 def _known(host: Host) -> dict[tuple[str, str], list[Path]]:

@@ -87,6 +87,12 @@ def _name(server: ServerView) -> str:
     return f"{server.host}:{server.port}" if server.port else server.host
 
 
+def _title(server: ServerView) -> str:
+    """The name, and that of the pod where pages call the server by it."""
+    pod = server.pod if server.pod != server.host else ""
+    return f"{_name(server)} (pod {pod})" if pod else _name(server)
+
+
 def _plain(snapshot: Snapshot) -> dict[str, Any]:
     """The snapshot as JSON can carry it; keys are those of ``exporter.view``."""
     servers = []
@@ -116,7 +122,7 @@ def _plain(snapshot: Snapshot) -> dict[str, Any]:
 def _lines(snapshot: Snapshot) -> Iterator[tuple[str, ...]]:
     for server in snapshot.servers:
         name = _name(server)
-        yield "server", name, server.state, server.model_name
+        yield "server", name, server.state, server.model_name, server.namespace, server.pod
         for rank in server.ranks:
             for f in rank.failures:
                 where = (f.stage, f.mode, f.role, f.pool, f.allocator, str(f.bytes), f.code)
@@ -142,9 +148,11 @@ def _print(console: Console, snapshot: Snapshot) -> None:
         if server.state == FAILING:
             _print_failing(console, failing(server), snapshot.time)
     if snapshot.servers:
+        if not any(_fails(server) for server in snapshot.servers):
+            console.print(_text("nothing fails", style="green"))
         console.print(_pools(snapshot))
     else:
-        console.print("No journal that can be read is here (hicache-obs doctor looks why).")
+        console.print("No server has left a journal here.")
     for text in _notes(snapshot):
         console.print(_text(text, style="yellow"), soft_wrap=True)
 
@@ -159,7 +167,7 @@ def _pools(snapshot: Snapshot) -> Table:
     for server in snapshot.servers:
         for rank in server.ranks:
             state = _text(rank.state, style=_COLOURS[rank.state])
-            start = (_text(_name(server)), _text(rank.rank), state)
+            start = (_text(_title(server)), _text(rank.rank), state)
             for p in rank.pools:
                 pool = (_text(p.role), _text(p.pool), _text(p.allocator))
                 table.add_row(*start, *pool, size(p.bytes), _REGISTERED[p.registered])
@@ -181,7 +189,7 @@ def _notes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _print_failing(console: Console, one: FailingServer, now: float) -> None:
-    console.print(_text(f"{_name(one.server)} is failing", style="bold red"))
+    console.print(_text(f"{_title(one.server)} is failing", style="bold red"))
     for told in one.told:
         f = told.failure
         of = f" of the {f.role} host pool (pool {f.pool})" if f.pool else ""

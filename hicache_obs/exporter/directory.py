@@ -29,7 +29,15 @@ class JournalDirectory:
     lock; another one (or a command) reads beside it and changes nothing.
     """
 
-    def __init__(self, path: Path, boot: str, notice: Notice, *, keep: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        boot: str,
+        notice: Notice,
+        *,
+        keep: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.path = path
         self.state, self.reason = WAITING, "not looked at yet"
         self.runs: dict[str, Run] = {}
@@ -40,6 +48,7 @@ class JournalDirectory:
         """Grows with every change of a run or of the sums."""
         self._boot = boot
         self._notice = notice
+        self._clock = clock
         self._lock = Lock(path / "exporter.lock") if keep else None
         self._tails: dict[str, JournalTail] = {}
         self._loaded: tuple[int, int] | None = None
@@ -92,8 +101,10 @@ class JournalDirectory:
             alive = name.startswith(self._boot + "-") and self._holds_lock(name)
             file = entries.get(f"{name}.jsonl")
             done = self._read(run, file) if file is not None else True
-            if not alive and done:
-                run.die(self._last_written(file))
+            if alive:
+                run.seen_alive = self._clock()
+            elif done:
+                run.die(max(run.seen_alive, self._last_written(file)))
                 died.append(run)
                 self.version += 1
         return died
@@ -136,12 +147,11 @@ class JournalDirectory:
             path = self._tails[run.name.text].path
             self._notice("journal_line", str(path), f"{path}: a line was skipped: {error}")
 
-    @staticmethod
-    def _last_written(file: os.DirEntry[str] | None) -> float:
+    def _last_written(self, file: os.DirEntry[str] | None) -> float:
         try:
-            return min(file.stat().st_mtime, time.time()) if file else time.time()
+            return min(file.stat().st_mtime, self._clock()) if file else self._clock()
         except OSError:
-            return time.time()
+            return self._clock()
 
     # The checkpoint
 

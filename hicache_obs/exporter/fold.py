@@ -19,8 +19,12 @@ Key = tuple[Metric, tuple[str, ...]]
 
 
 class Server(NamedTuple):
-    """What counts as one server: a port of a host. A run without a port stands for its own."""
+    """What counts as one server: a port of a host. A run without a port stands for its own.
 
+    Without host network a pod's host name is its own, and only within its namespace.
+    """
+
+    namespace: str
     host: str
     port: str
     run: str = ""
@@ -62,7 +66,9 @@ class Run:
     name: RunName
     alive: bool = True
     dead_since: float = 0.0
-    """When the exporter saw its death, seconds since the epoch; only retention reads it."""
+    """When it last wrote, or was last seen alive: seconds since the epoch; only retention reads
+    it."""
+    seen_alive: float = 0.0
     started: ev.RunStarted | None = None
     worker: ev.WorkerStarting | None = None
     ready: bool = False
@@ -161,9 +167,10 @@ class Run:
 
     @property
     def server(self) -> Server:
+        namespace = self.started.namespace if self.started else ""
         host = self.started.host if self.started else ""
         port = self.worker.server_port if self.worker else ""
-        return Server(host, port, "" if port else self.name.text)
+        return Server(namespace, host, port, "" if port else self.name.text)
 
     @property
     def rank(self) -> tuple[str, str, str]:
@@ -174,7 +181,8 @@ class Run:
     def launch(self) -> str:
         """The server start that the run belongs to; a run that does not know it is its own."""
         known = self.started.launch if self.started else ""
-        return f"{self.name.boot}/{self.server.host}/{known}" if known else self.name.text
+        where = f"{self.name.boot}/{self.server.namespace}/{self.server.host}"
+        return f"{where}/{known}" if known else self.name.text
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:

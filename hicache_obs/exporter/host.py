@@ -16,7 +16,7 @@ from hicache_obs.exporter import view
 from hicache_obs.exporter.checkpoint import Labels, Series, counters, together
 from hicache_obs.exporter.directory import JournalDirectory
 from hicache_obs.exporter.fold import Run
-from hicache_obs.exporter.standing import FAILED_RUN_S, Standing, order, standing
+from hicache_obs.exporter.standing import FAILED_POD_S, FAILED_RUN_S, Standing, order, standing
 from hicache_obs.exporter.verdict import judge
 
 logger = logging.getLogger("hicache_obs.exporter")
@@ -53,12 +53,13 @@ class Host:
         paths: Sequence[Path],
         *,
         failed_run_s: float = FAILED_RUN_S,
+        failed_pod_s: float = FAILED_POD_S,
         kept_runs: int = runs.MAX_DEAD_RUNS,
         keep: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._boot = runs.boot_id()
-        self._failed_run_s = failed_run_s
+        self._retention = failed_run_s, failed_pod_s
         self._kept_runs = kept_runs
         self._clock = clock
         self._problems: dict[str, int] = {}
@@ -66,7 +67,8 @@ class Host:
         self._made: dict[str, tuple[object, list[Row], view.RankView]] = {}
         self._known: tuple[object, ...] = ()
         self.directories = [
-            JournalDirectory(path, self._boot, self.notice, keep=keep) for path in paths
+            JournalDirectory(path, self._boot, self.notice, keep=keep, clock=clock)
+            for path in paths
         ]
         self.view = View((), view.Snapshot(clock(), (), (), ()))
 
@@ -92,7 +94,7 @@ class Host:
         )
         if stamp == self._known:
             return
-        standings = standing(order(self._runs(), self._boot), now, self._failed_run_s)
+        standings = standing(order(self._runs(), self._boot), now, *self._retention)
         for directory in self.directories:
             directory.compact([one.run for one in standings], self._kept_runs)
         self._make(standings, now)

@@ -177,9 +177,10 @@ def _refusal(mismatch: MismatchView) -> str:
 
 
 def anchor(server: ServerView) -> str:
-    """The id of a server on the page: ``server-gpu-node-07:30000``; always one word."""
+    """The id of a server on the page: ``server-llm.gpu-node-07:30000``; always one word."""
     own = server.port or (server.ranks[0].run if server.ranks else "")
-    return quote(f"server-{server.host}:{own}", safe=":")
+    place = ".".join(filter(None, (server.namespace, server.host)))
+    return quote(f"server-{place}:{own}", safe=":")
 
 
 def versions(rank: RankView) -> str:

@@ -16,6 +16,8 @@ from hicache_obs.exporter.fold import Key, Run, Server, active
 
 FAILED_RUN_S = 24 * 3600.0
 """Default of ``--retention.failed-run``, seconds."""
+FAILED_POD_S = 15 * 60.0
+"""Default of ``--retention.failed-pod``, seconds. A kubelet restarts a container within 5 min."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +52,44 @@ def order(runs: Iterable[Run], boot: str) -> list[Run]:
     return sorted(runs, key=key)
 
 
-def standing(ordered: list[Run], now: float, failed_run_s: float = FAILED_RUN_S) -> list[Standing]:
+def standing(
+    ordered: list[Run],
+    now: float,
+    failed_run_s: float = FAILED_RUN_S,
+    failed_pod_s: float = FAILED_POD_S,
+) -> list[Standing]:
     """The runs of *ordered* that are served at *now* (seconds since the epoch), oldest first.
 
-    Where two of them have a row with the same labels, the later one holds.
+    Where two of them have a row with the same labels, the later one holds. A pod that nothing
+    started again for *failed_pod_s* is gone, and with it what alerts fire on: its successor has
+    another name, perhaps on another host, so nothing would supersede it.
     """
     servers: dict[Server, list[Run]] = defaultdict(list)
     for run in ordered:
         servers[run.server].append(run)
     found: list[Standing] = []
     for runs in servers.values():
-        found += _of_server([run for run in runs if run.alive or _kept(run, now, failed_run_s)])
+        kept = [run for run in runs if run.alive or _kept(run, now, failed_run_s)]
+        of_server = _of_server(kept)
+        found += map(_unpaged, of_server) if _is_gone(kept, now - failed_pod_s) else of_server
     place = {id(run): number for number, run in enumerate(ordered)}
     return sorted(found, key=lambda one: place[id(one.run)])
 
 
 def _kept(run: Run, now: float, failed_run_s: float) -> bool:
     return now - run.dead_since < failed_run_s
+
+
+def _is_gone(runs: list[Run], since: float) -> bool:
+    """Whether *runs* are those of a pod in which nothing lived after *since*."""
+    return all(
+        run.started is not None and run.started.pod and not run.alive and run.dead_since <= since
+        for run in runs
+    )
+
+
+def _unpaged(one: Standing) -> Standing:
+    return Standing(one.run, (one.metrics or m.KEPT) - m.PAGED)
 
 
 def _of_server(runs: list[Run]) -> Iterator[Standing]:

@@ -33,11 +33,12 @@ def journal(
     *,
     begin: float = 1000.0,
     host: str = "node",
+    pod: str = "",
     port: str = "30000",
 ) -> Path:
     """The journal of a run that ended."""
     name = f"abc-{number}-{number}-{number:08x}"
-    started = ev.RunStarted(run=name, boot_id="abc", pid=number, host=host)
+    started = ev.RunStarted(run=name, boot_id="abc", pid=number, host=host, pod=pod)
     starting = replace(WORKER, server_port=port, tp_rank=str(number))
     lines = [(begin, started), (begin, starting), *timed]
     path = runs.journal_path(directory, name)
@@ -135,6 +136,24 @@ def test_names_of_servers(server: str, port: str, tmp_path: Path) -> None:
     journal(tmp_path, 2, [(1001.0, READY)], host="fe80::2", port="")
     found = run("--journal.dir", tmp_path, "--json", "--kind", "worker_ready", "--server", server)
     assert [row["server_port"] for row in rows(found)] == [port]
+
+
+def test_a_server_by_its_pod(tmp_path: Path) -> None:
+    """With host network a page names the pod, and the journal's host is the node."""
+    journal(tmp_path, 1, [(1001.0, READY)], pod="sglang-0")
+    journal(tmp_path, 2, [(1001.0, READY)], pod="sglang-1", port="30001")
+    found = run("--journal.dir", tmp_path, "--json", "--server", "sglang-1:30001")
+    assert {row["server_port"] for row in rows(found)} == {"30001"}
+
+
+def test_a_server_that_nobody_knows(tmp_path: Path) -> None:
+    journal(tmp_path, 1, [(1001.0, READY)])
+    found = run("--journal.dir", tmp_path, "--server", "typo:1")
+    assert found.exit_code == 2
+    assert found.stdout == ""
+    assert found.stderr == (
+        "hicache-obs events: no journal is of 'typo:1'; known servers: node:30000\n"
+    )
 
 
 def test_a_time_that_is_empty(tmp_path: Path) -> None:

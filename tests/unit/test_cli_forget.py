@@ -29,11 +29,15 @@ sys.stdin.read()
 """
 
 
-def journal(directory: Path, number: int, host: str, port: str, *events: ev.Event) -> str:
+def journal(
+    directory: Path, number: int, host: str, port: str, *events: ev.Event, pod: str = ""
+) -> str:
     directory.mkdir(exist_ok=True)
     boot = runs.boot_id()
     name = f"{boot}-{number}-{number}-{number:08x}"
-    started = ev.RunStarted(run=name, boot_id=boot, pid=number, host=host, boottime_ns=number)
+    started = ev.RunStarted(
+        run=name, boot_id=boot, pid=number, host=host, pod=pod, boottime_ns=number
+    )
     starting = replace(WORKER, server_port=port)
     lines = [wire.to_line(e, n, 1e3) for n, e in enumerate((started, starting, *events), 1)]
     runs.journal_path(directory, name).write_bytes(b"".join(lines))
@@ -72,6 +76,14 @@ def test_an_ipv6_host_without_a_port(text: str, tmp_path: Path) -> None:
     done = run(text, tmp_path)
     assert done.returncode == 0, done.stderr
     assert asked(tmp_path) == [{"host": "fe80::1", "server_port": ""}]
+
+
+def test_a_pod_stands_for_the_server_that_it_is(tmp_path: Path) -> None:
+    """With host network a page names the pod, and the server is a port of the node."""
+    journal(tmp_path, 1, "node", "30000", *THE_BUG, pod="sglang-0")
+    done = run("sglang-0:30000", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert asked(tmp_path) == [{"host": "node", "server_port": "30000"}]
 
 
 def test_it_says_what_happens_without_an_exporter(tmp_path: Path) -> None:

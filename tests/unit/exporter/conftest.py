@@ -27,8 +27,8 @@ def keeper() -> Iterator[Keeper]:
 @pytest.fixture
 def worker(tmp_path: Path, keeper: Keeper, example: Callable[..., Event]) -> Callable[..., Worker]:
     """Begin a run. Keywords: *at* (seconds on the boot clock, one later than the last run by
-    default), *wall* (seconds on the wall clock), *launch*, *port*, *host*, *tp*, *directory*,
-    *boot*, and fields of ``WorkerStarting``."""
+    default), *wall* (seconds on the wall clock), *launch*, *port*, *host*, *namespace*, *pod*,
+    *tp*, *directory*, *boot*, and fields of ``WorkerStarting``."""
     clock = itertools.count(100)
 
     def make(**given: Any) -> Worker:
@@ -45,8 +45,8 @@ def worker(tmp_path: Path, keeper: Keeper, example: Callable[..., Event]) -> Cal
             boot_id=boot,
             pid=pid,
             host=given.pop("host", "node"),
-            namespace="",
-            pod="",
+            namespace=given.pop("namespace", ""),
+            pod=given.pop("pod", ""),
             launch=given.pop("launch", f"launch-{at}"),
             boottime_ns=at * 10**9,
         )

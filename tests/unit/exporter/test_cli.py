@@ -45,11 +45,11 @@ def test_status_in_a_pipe(worker: Callable[..., Worker], tmp_path: Path) -> None
     since = "1970-01-01 00:16:39Z"
     refused = ("registration", "standalone", "draft", "draft", "default", "1114112", "-1")
     assert lines(done) == [
-        ["server", first, "failing", "m"],
+        ["server", first, "failing", "m", "", ""],
         ["failure", first, "tp0 pp0", *refused, "foreign_buffer", "RuntimeError", error],
         ["mismatch", first, "tp0 pp0", "draft", "draft", "mooncake", "default", "harmful"],
         ["pool", first, "tp0 pp0", "failing", "draft", "draft", "default", "1114112", "no"],
-        ["server", second, "up", "m"],
+        ["server", second, "up", "m", "", ""],
         ["call", second, "tp0 pp0", "register_buffer", "draft", "draft", "1114112", since],
         ["pool", second, "tp0 pp0", "up", "draft", "draft", "default", "1114112", "no"],
         ["directory", str(tmp_path), "read", ""],

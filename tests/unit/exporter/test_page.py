@@ -268,7 +268,7 @@ def test_every_server_has_one_id_that_is_one_word() -> None:
     for one in shown.servers:
         assert found.count(f'id="{page.anchor(one)}"') == 1
         assert re.fullmatch(r"[\w.:%~-]+", page.anchor(one))
-    assert page.anchor(shown.servers[0]) == "server-gpu-node-07:30000"
+    assert page.anchor(shown.servers[0]) == "server-llm.gpu-node-07:30000"
 
 
 def test_servers_without_a_port_are_told_apart_by_pid() -> None:

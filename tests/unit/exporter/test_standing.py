@@ -316,3 +316,73 @@ def test_every_metric_of_a_worker_either_goes_or_stays() -> None:
     gauges = {metric.name for metric in m.METRICS if metric.type == m.GAUGE}
     assert {metric.name for metric in m.KEPT} == {*KEPT, "hicache_worker_up"}
     assert named <= gauges
+
+
+@pytest.mark.parametrize(("after_s", "pages"), [(14 * 60, True), (15 * 60, False)])
+def test_alerts_on_a_pod_that_nothing_starts_again_end(
+    after_s: float, pages: bool, worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    run = worker(host="sglang-7c9f", namespace="llm", pod="sglang-7c9f").write(*THE_BUG)
+    now = [run.path.stat().st_mtime]
+    one = host(clock=lambda: now[0])
+    run.die()
+    now[0] += after_s
+    one.refresh()
+    paged = [1] if pages else []
+    assert values(one, FAILURE, cause="foreign_buffer") == paged
+    assert values(one, "hicache_allocator_mismatch") == paged
+    # What happened is still told to people, and what it was stays in tables.
+    assert values(one, "hicache_host_pool_info", role="draft") == [1]
+    [server] = one.view.snapshot.servers
+    assert [failure.cause for failure in server.ranks[0].failures] == ["foreign_buffer"]
+
+
+def test_a_pod_that_is_being_started_again_is_not_gone(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    """Its weights may load for longer than a pod would be waited for."""
+    run = worker(host="sglang-0", pod="sglang-0").write(*THE_BUG)
+    now = [run.path.stat().st_mtime]
+    run.die()
+    again = worker(host="sglang-0", pod="sglang-0")
+    one = host(clock=lambda: now[0])
+    now[0] += HOUR
+    one.refresh()
+    assert values(one, FAILURE, cause="foreign_buffer") == [1]
+    # The time begins with the newest death.
+    again.die()
+    one.refresh()
+    assert values(one, FAILURE, cause="foreign_buffer") == [1]
+
+
+def test_how_long_a_pod_is_waited_for_is_a_setting(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    run = worker(pod="sglang-0").write(*THE_BUG)
+    now = [run.path.stat().st_mtime]
+    one = host(clock=lambda: now[0], failed_pod_s=HOUR)
+    run.die()
+    now[0] += HOUR - 1
+    one.refresh()
+    assert values(one, FAILURE, cause="foreign_buffer") == [1]
+
+
+def test_pods_of_one_name_in_two_namespaces_are_two_servers(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    place = {"host": "sglang-0", "pod": "sglang-0"}
+    worker(**place, namespace="llm").write(*THE_BUG).die()
+    worker(**place, namespace="lab").write(READY)
+    one = host()
+    assert values(one, FAILURE, namespace="llm", cause="foreign_buffer") == [1]
+    assert values(one, FAILURE, namespace="lab", cause="foreign_buffer") == []
+    names = [(server.namespace, server.host) for server in one.view.snapshot.servers]
+    assert names == [("llm", "sglang-0"), ("lab", "sglang-0")]
+
+
+def test_with_host_network_another_pod_on_the_port_mends_the_failure(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    worker(pod="sglang-old").write(*THE_BUG).die()
+    worker(pod="sglang-new").write(READY)
+    assert values(host(), FAILURE, cause="foreign_buffer") == []
