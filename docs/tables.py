@@ -112,7 +112,8 @@ $ kubectl -n NAMESPACE exec EXPORTER_POD -- hicache-obs status
 `hicache-obs doctor` looks at the installed SGLang, which only the **worker's container** has:
 `kubectl -n NAMESPACE exec SGLANG_POD -- hicache-obs doctor`, or the same in a container of its
 image if it does not stay up. Without Kubernetes run both on the host, as a user who may read
-`/var/lib/hicache-obs`. `dmesg` is always read on the host."""
+`/var/lib/hicache-obs`. `dmesg` is always read on the host: there, or with
+`kubectl debug node/NODE -it --image=busybox -- dmesg`."""
 
 
 # Parts of a runbook; each takes the name of its alert

@@ -26,7 +26,7 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 def _labels(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not _LABEL.fullmatch(name) or name.startswith("__"):
@@ -34,9 +34,10 @@ def _labels(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
         if name in OWN_LABELS:
             # It would make two alerts one, and Prometheus then drops the whole rule.
             raise click.BadParameter(f"{name} is a label of the alerts themselves")
-        if not _is_plain(value):
+        if not value or not _is_plain(value):
             raise click.BadParameter(f"{name}: {value!r} holds a template or no text")
-        found[name] = value
+        if found.setdefault(name, value) != value:
+            raise click.BadParameter(f"{name} is given twice, as {found[name]!r} and {value!r}")
     return found
 
 

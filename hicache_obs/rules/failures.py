@@ -34,8 +34,8 @@ ALLOCATION = (
 PINNING = ("pin", *_DEATHS, "exception")
 
 _DOWN = (
-    "Yes, by the servers named in `affected`: they do not start. Servers of the model that were "
-    "up before go on serving."
+    "Yes, by those servers named in `affected` that are starting: they do not come up. A server "
+    "that is up goes on serving, without L3 if it is named."
 )
 _CODE = "{{ with $labels.code }}code {{ . }}{{ else }}no code{{ end }}"
 _SIZE = looked_up(

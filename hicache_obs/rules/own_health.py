@@ -79,11 +79,11 @@ def _errors(limits: Thresholds) -> Alert:
             ("host", "pod", "server_port", "instance"),
             "{{ or .Labels.pod .Labels.host .Labels.instance }}"
             "{{ with .Labels.server_port }}:{{ . }}{{ end }}",
-            "server(s) with such a count",
+            "worker(s) or exporter(s)",
         ),
         traffic=_NO,
-        first="Read the log lines that begin with `hicache-obs:` of the worker and the exporter; "
-        "a full or unreadable state directory is the usual reason.",
+        first="Read the lines with `hicache-obs:` in the worker's log, or the exporter's own log "
+        "and page; a full or unreadable state directory is the usual reason.",
         worked="`hicache_obs_errors_total` and `hicache_obs_journal_lost_events_total` stand "
         "still.",
         dashboard="hicache-server",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +17,6 @@ from hicache_obs.rules.thresholds import Thresholds
 
 DASHBOARDS = "http://localhost:3000"
 """Address of Grafana; every site has its own."""
-
-_HEAD = """\
-# Prometheus rules of hicache-obs: made by `hicache-obs export-rules`, not edited by hand.
-# Its options set the job, labels, addresses and thresholds; see docs/alerts.md.
-"""
 
 
 def rules(
@@ -54,9 +50,36 @@ def rules(
             ],
         },
     ]
-    return _HEAD + yaml.dump(
+    head = _head(limits, job, labels or {}, runbooks, dashboards)
+    return head + yaml.dump(
         {"groups": groups}, Dumper=_Dumper, sort_keys=False, width=1_000_000, allow_unicode=True
     )
+
+
+def _head(
+    limits: Thresholds, job: str, labels: Mapping[str, str], runbooks: str, dashboards: str
+) -> str:
+    """The command that makes the file, so that it can be made again after an update."""
+    options = (
+        ("job", job, JOB),
+        ("runbook-base", runbooks, RUNBOOKS),
+        ("dashboard-base", dashboards, DASHBOARDS),
+    )
+    given = [(name, value) for name, value, default in options if value != default]
+    given += [("label", f"{name}={value}") for name, value in labels.items()]
+    given += [("threshold", change) for change in limits.changes()]
+    lines = [
+        "Prometheus rules of hicache-obs, not edited by hand (see docs/alerts.md). Made by",
+        " \\\n#     ".join(
+            ["  hicache-obs export-rules DIRECTORY"]
+            + [f"--{name} {_in_a_line(shlex.quote(value))}" for name, value in given]
+        ),
+    ]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _in_a_line(text: str) -> str:
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _alert(alert: Alert, labels: dict[str, str], runbooks: str, dashboards: str) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from hicache_obs.durations import seconds
+from hicache_obs import durations
 
 
 class ThresholdError(ValueError):
@@ -61,11 +61,21 @@ class Thresholds:
             low, high = each.metadata["range"]
             value = getattr(self, each.name)
             if not low <= value <= high:
-                unit = each.metadata["unit"]
+                shown = [
+                    durations.text(one) if each.metadata["unit"] == "s" else f"{one:g}"
+                    for one in (value, low, high)
+                ]
                 raise ThresholdError(
-                    f"threshold {each.name}: {value:g}{unit} is not between "
-                    f"{low:g}{unit} and {high:g}{unit}"
+                    f"threshold {each.name}: {shown[0]} is not between {shown[1]} and {shown[2]}"
                 )
+
+    def changes(self) -> Iterator[str]:
+        """What differs from the defaults, as `with_changes` takes it."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value != each.default:
+                text = durations.text(value) if each.metadata["unit"] == "s" else f"{value:g}"
+                yield f"{each.name}={text}"
 
     def with_changes(self, changes: Iterable[str]) -> Thresholds:
         """These, but for *changes*, each ``NAME=VALUE``; a duration may be written ``5m``.
@@ -86,7 +96,7 @@ class Thresholds:
 
 def _parsed(name: str, text: str, unit: str) -> float:
     if unit == "s":
-        duration_s = seconds(text)
+        duration_s = durations.seconds(text)
         if duration_s is None:
             raise ThresholdError(f"threshold {name}: {text!r} is no duration such as 30s, 5m or 1h")
         return duration_s

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,24 @@ def test_without_options_the_shipped_rules_are_written(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "folder" / RULE_FILE).read_bytes() == SHIPPED.read_bytes()
 
 
+def test_the_file_tells_the_command_that_makes_it_again(tmp_path: Path) -> None:
+    exported(
+        tmp_path / "first",
+        *("--job", 'kv "obs"', "--label", "team=it's us", "--label", "tier=1"),
+        *("--runbook-base", "https://wiki.example/kv", "--dashboard-base", "https://g.example"),
+        *("--threshold", "scrape_gap=90s", "--threshold", "host_memory_ratio=0.9"),
+    )
+    made = (tmp_path / "first" / RULE_FILE).read_text()
+    lines = itertools.takewhile(lambda line: line.startswith("# "), made.splitlines())
+    _, *command = (line.removeprefix("# ").strip() for line in lines)
+    program, *arguments = shlex.split(" ".join(command).replace("\\ ", ""))
+    assert program == "hicache-obs"
+    assert arguments[:2] == ["export-rules", "DIRECTORY"]
+    arguments[1] = str(tmp_path / "again")
+    assert run(*arguments).exit_code == 0
+    assert (tmp_path / "again" / RULE_FILE).read_text() == made
+
+
 def test_every_option_reaches_the_rules(tmp_path: Path, promtool: str) -> None:
     found = exported(
         tmp_path,
@@ -70,7 +90,7 @@ def test_every_option_reaches_the_rules(tmp_path: Path, promtool: str) -> None:
     ("options", "told"),
     [
         (("--threshold", "crash_loop_starts=1"), "crash_loop_starts: 1 is not between 2 and 100"),
-        (("--threshold", "scrape_gap=2h"), "scrape_gap: 7200s is not between 0s and 3600s"),
+        (("--threshold", "scrape_gap=2h"), "scrape_gap: 2h is not between 0s and 1h"),
         (("--threshold", "scrape_gap=5"), "scrape_gap: '5' is no duration such as 30s, 5m or 1h"),
         (("--threshold", "crash_loop_starts=x"), "crash_loop_starts: 'x' is no whole number"),
         (("--threshold", "host_memory_ratio=nan"), "host_memory_ratio: nan"),
@@ -83,6 +103,8 @@ def test_every_option_reaches_the_rules(tmp_path: Path, promtool: str) -> None:
         (("--label", "instance=x"), "instance is a label of the alerts themselves"),
         (("--label", "team={{ nope"), "holds a template or no text"),
         (("--label", "team=\udcff"), "holds a template or no text"),
+        (("--label", "team="), "team: '' holds a template or no text"),
+        (("--label", "team=a", "--label", "team=b"), "team is given twice, as 'a' and 'b'"),
         (("--job", ""), "'' is no name of a job"),
         (("--job", "a{{b"), "'a{{b' is no name of a job"),
         (("--runbook-base", "docs"), "'docs' is no http or https address"),
