@@ -191,7 +191,10 @@ def package_dir(folder: Path | None = None) -> Path:
     if folder is None:
         spec = importlib.util.find_spec("mooncake")
         if spec is None or not spec.submodule_search_locations:
-            raise RuntimeError("mooncake-transfer-engine-non-cuda is absent (requirements.txt)")
+            raise RuntimeError(
+                "mooncake-transfer-engine-non-cuda is not installed; `make demo` in a checkout "
+                "installs it, with PyTorch and SGLang"
+            )
         folder = Path(next(iter(spec.submodule_search_locations)))
     for name in ("mooncake_master", "mooncake_client"):
         program = folder / name
