@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from bench.harness import cache_root
-from preview.preview import PROGRAMS, PreviewError, draw, empty, install
+from preview.preview import PreviewError, draw, empty
 from preview.prometheus import Asked
 
 JSON = Path(__file__).resolve().parents[2] / "dashboards" / "json"
@@ -61,16 +60,6 @@ def board(*, table: str = "up", transformation: str = "organize") -> dict[str, A
     kinds["timeseries"]["targets"][0]["expr"] = 'rate(x{pool=~"$pool"}[$__rate_interval])'
     del kinds["timeseries"]["targets"][1:]
     return found
-
-
-@pytest.fixture
-def modules(program: Callable[[str, str], str]) -> Path:
-    """The npm packages."""
-    for name, package in PROGRAMS.items():
-        program(name, package)
-    folder = cache_root() / "preview"
-    install(folder)
-    return folder
 
 
 @pytest.mark.full

@@ -8,21 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.harness import cache_root
-from preview.preview import PROGRAMS, check_schema, install
+from preview.preview import check_schema
 
 JSON = Path(__file__).resolve().parents[2] / "dashboards" / "json"
 pytestmark = pytest.mark.full
-
-
-@pytest.fixture(scope="module")
-def modules(program: Callable[[str, str], str]) -> Path:
-    """The npm packages."""
-    for name, package in PROGRAMS.items():
-        program(name, package)
-    folder = cache_root() / "preview"
-    install(folder)
-    return folder
 
 
 def test_the_committed_dashboards_are_taken(modules: Path) -> None:

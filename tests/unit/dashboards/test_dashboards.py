@@ -272,6 +272,18 @@ def test_tables_show_texts_as_they_stand(board: dict[str, Any], panel: dict[str,
 
 
 @each_panel
+def test_a_bar_that_is_alone_has_a_name(board: dict[str, Any], panel: dict[str, Any]) -> None:
+    """Grafana names one bar by `displayName` only, and several by their legends too."""
+    if panel["type"] != "bargauge":
+        return
+    assert panel["fieldConfig"]["defaults"]["min"] == 0
+    legends = [target["legendFormat"] for target in panel["targets"]]
+    if len(legends) == 1:
+        name = re.sub(r"\{\{(\w+)\}\}", r"${__field.labels.\1}", legends[0])
+        assert panel["fieldConfig"]["defaults"]["displayName"] == name
+
+
+@each_panel
 def test_tables_ask_for_their_columns(board: dict[str, Any], panel: dict[str, Any]) -> None:
     if panel["type"] == "table":
         exprs = " ".join(target["expr"] for target in panel["targets"])
