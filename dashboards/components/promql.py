@@ -83,6 +83,10 @@ def check_variables(text: str, known: Sequence[str]) -> None:
 def _series(metric: str, more: str, variables: Sequence[str]) -> str:
     if metric in RECORDED | {"ALERTS"}:  # what is summed has no instance
         variables = [name for name in variables if name in _OF_SUMS]
+    if metric == "ALERTS":  # one that is of no model is not hidden by the choice of one
+        optional = [name for name in variables if name != "cluster"]
+        variables = [name for name in variables if name == "cluster"]
+        more = ", ".join([*(f'{name}=~"${name}|"' for name in optional), more])
     return _selector(metric, variables, more)
 
 

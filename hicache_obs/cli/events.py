@@ -164,11 +164,12 @@ def events(
         if not _find(directories, known, troubles):
             sys.exit(2)
         show(known.values())
-        if not found and not follow:
+        if not found:
             names = ", ".join(sorted(set(seen.values()))) or "none"
             text = f"no journal is of {server!r}; known servers: {printable(names)}"
             click.echo(f"hicache-obs events: {text}", err=True)
-            sys.exit(2)
+            if not follow:
+                sys.exit(2)
         while follow:
             time.sleep(_POLL_S)
             _find(directories, known, troubles)

@@ -98,8 +98,8 @@ class Address(click.ParamType[tuple[str, int]]):
     type=Duration(),
     default=FAILED_POD_S,
     show_default="15m",
-    help="How long alerts fire on the failure of a pod in which nothing is started again; a "
-    "replaced pod has no newer run.",
+    help="How long alerts fire on the failure of a pod in which nothing is started again (a "
+    "replaced pod has no newer run); longer than a kubelet waits before it restarts one, 5m.",
 )
 @click.option(
     "--retention.runs",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 import click
 
 from hicache_obs.cli.directories import journal_directories, look, meanings, printable
 from hicache_obs.exporter import forgotten
+from hicache_obs.exporter.fold import Run
 from hicache_obs.exporter.host import Host
 
 
 @click.command()
-@click.argument("server", metavar="HOST:PORT|POD:PORT")
+@click.argument("server", metavar="[NAMESPACE/]HOST:PORT")
 @journal_directories
 def forget(server: str, directories: tuple[Path, ...]) -> None:
     """Forget a decommissioned server: its failures, its info and its counters.
@@ -21,36 +24,36 @@ def forget(server: str, directories: tuple[Path, ...]) -> None:
     The exporter that keeps the directory obeys within ten seconds; without one the request waits
     for it. Ends with 0 if the request was left, 1 if the server still runs, 2 if it is not known
     or the request could not be left everywhere. A server without a port is named by its host
-    alone; an IPv6 host may stand in brackets. A pod stands for the server that it is.
+    alone; an IPv6 host may stand in brackets. A pod's name will do for the host, and its namespace
+    is needed where pods of two have one name.
 
     Example: hicache-obs forget gpu-node-07:30000
     """
     host = look(directories)
     known = _known(host)
-    pods = _pods(host)
-    found = next((pods.get(one, one) for one in meanings(server) if one in {**pods, **known}), None)
-    if found is None:
+    namespace, _, name = server.rpartition("/")
+    found = next(filter(None, (_named(known, namespace, *one) for one in meanings(name))), [])
+    if not found:
         for text in host.not_ready():
             click.echo(f"hicache-obs forget: {printable(text)}", err=True)
-        names = ", ".join(sorted(f"{h}:{p}" if p else h for h, p in known)) or "none"
-        text = f"{server!r} is not known; known servers: {printable(names)}"
-        click.echo(f"hicache-obs forget: {text}", err=True)
-        sys.exit(2)
-    name, port = found
+        _refuse(f"{server!r} is not known; known servers: {_names(known)}")
+    if len({(one.namespace, one.address) for one in found}) > 1:
+        _refuse(f"{server!r} may be one of {_names(found)}; name its namespace too")
+    one = found[0]
     alive = [
         run.name.pid
         for directory in host.directories
         for run in directory.runs.values()
-        if run.alive and run.server.address == found
+        if run.alive and one.is_of(run)
     ]
     if alive:
         pids = ", ".join(map(str, alive))
         click.echo(f"hicache-obs forget: {server} still runs (pid {pids}); stop it first", err=True)
         sys.exit(1)
     failed = False
-    for path in known[found]:
+    for path in dict.fromkeys(each.path for each in found):
         try:
-            forgotten.ask(path, name, port)
+            forgotten.ask(path, *one.address, one.namespace if namespace else "")
         except OSError as error:
             click.echo(f"hicache-obs forget: {path} cannot be written: {error.strerror}", err=True)
             failed = True
@@ -62,24 +65,52 @@ def forget(server: str, directories: tuple[Path, ...]) -> None:
     sys.exit(2 if failed else 0)
 
 
-def _pods(host: Host) -> dict[tuple[str, str], tuple[str, str]]:
-    """Servers by pod and port, where a pod's host name is not its own (host network)."""
-    return {
-        (run.started.pod, run.server.port): run.server.address
-        for directory in host.directories
-        for run in directory.runs.values()
-        if run.started is not None and run.started.pod
-    }
+class _Known(NamedTuple):
+    """A server that a journal or checkpoint in *path* tells of."""
+
+    namespace: str
+    address: tuple[str, str]
+    pod: str
+    path: Path
+
+    def is_of(self, run: Run) -> bool:
+        namespace = run.started.namespace if run.started else ""
+        return (namespace, run.server.address) == (self.namespace, self.address)
 
 
-def _known(host: Host) -> dict[tuple[str, str], list[Path]]:
-    """The servers that journals or checkpoints tell of, and in which directories."""
-    found: dict[tuple[str, str], list[Path]] = {}
+def _known(host: Host) -> set[_Known]:
+    found = set()
     for directory in host.directories:
-        here = {run.server.address for run in directory.runs.values()}
+        path = directory.path
+        for run in directory.runs.values():
+            if run.started is not None:
+                place = run.started.namespace, run.server.address, run.started.pod
+                found.add(_Known(*place, path))
         for _, labels in directory.sums.sums:
             row = dict(labels)
-            here.add((row.get("host", ""), row.get("server_port", "")))
-        for server in here - {("", "")}:
-            found.setdefault(server, []).append(directory.path)
-    return found
+            address = row.get("host", ""), row.get("server_port", "")
+            found.add(_Known(row.get("namespace", ""), address, row.get("pod", ""), path))
+    return {one for one in found if one.address != ("", "")}
+
+
+def _named(known: set[_Known], namespace: str, host: str, port: str) -> list[_Known]:
+    """Those of *known* that the name may mean: by their host, else by their pod."""
+    there = sorted(
+        one for one in known if one.address[1] == port and namespace in ("", one.namespace)
+    )
+    by_host = [one for one in there if one.address[0] == host]
+    return by_host or [one for one in there if one.pod == host]
+
+
+def _names(known: Iterable[_Known]) -> str:
+    named = sorted({(one.namespace, *one.address) for one in known})
+    texts = [
+        (f"{namespace}/" if namespace else "") + (f"{host}:{port}" if port else host)
+        for namespace, host, port in named
+    ]
+    return printable(", ".join(texts) or "none")
+
+
+def _refuse(text: str) -> NoReturn:
+    click.echo(f"hicache-obs forget: {text}", err=True)
+    sys.exit(2)

@@ -37,7 +37,7 @@ from rich.text import Text
 from hicache_obs.cli.directories import journal_directories, look, printable
 from hicache_obs.exporter.directory import READ
 from hicache_obs.exporter.page import FailingServer, age, failing, size, when
-from hicache_obs.exporter.view import FAILING, ServerView, Snapshot
+from hicache_obs.exporter.view import FAILING, STOPPED, ServerView, Snapshot
 
 _REGISTERED = {True: "yes", False: "no", None: "not needed"}
 _COLOURS = {"failing": "bold red", "starting": "yellow", "up": "green", "stopped": "dim"}
@@ -177,9 +177,11 @@ def _pools(snapshot: Snapshot) -> Table:
 
 
 def _notes(snapshot: Snapshot) -> Iterator[str]:
-    """Calls in progress, and directories that cannot be read."""
+    """Calls in progress, what ended servers died of, and directories that cannot be read."""
     for server in snapshot.servers:
         for rank in server.ranks:
+            for f in rank.failures if rank.state == STOPPED else ():
+                yield f"gone         {_title(server)} {rank.rank} had failed: {f.stage} {f.cause}"
             for c in rank.calls:
                 where = f"{_name(server)} {rank.rank}: {c.api} {c.role} {c.pool} {size(c.bytes)}"
                 yield f"in progress  {where}, entered {age(c.since, snapshot.time)}"

@@ -143,6 +143,8 @@ class JournalDirectory:
             if run.add(record):
                 self.lines["skew" if record.unknown else "event"] += 1
         except Exception as error:  # noqa: BLE001 - whatever the line says, the others go on
+            if run.judged:  # read once more: it was told and counted before
+                return
             self.lines["broken"] += 1
             path = self._tails[run.name.text].path
             self._notice("journal_line", str(path), f"{path}: a line was skipped: {error}")

@@ -21,7 +21,8 @@ Key = tuple[Metric, tuple[str, ...]]
 class Server(NamedTuple):
     """What counts as one server: a port of a host. A run without a port stands for its own.
 
-    Without host network a pod's host name is its own, and only within its namespace.
+    Without host network a pod's host name is its own, and only within its *namespace*; else that
+    is "".
     """
 
     namespace: str
@@ -167,8 +168,9 @@ class Run:
 
     @property
     def server(self) -> Server:
-        namespace = self.started.namespace if self.started else ""
-        host = self.started.host if self.started else ""
+        started = self.started
+        host = started.host if started else ""
+        namespace = started.namespace if started and started.pod == host else ""
         port = self.worker.server_port if self.worker else ""
         return Server(namespace, host, port, "" if port else self.name.text)
 

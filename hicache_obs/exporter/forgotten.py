@@ -17,24 +17,30 @@ _PREFIX, _SUFFIX = "forget-", ".json"
 
 @dataclass(frozen=True)
 class Request:
-    """Forget the ended runs and the counters of one server."""
+    """Forget the ended runs and the counters of one server. *namespace*: "" for any."""
 
+    namespace: str
     host: str
     server_port: str
     path: Path
 
     def is_of(self, run: Run) -> bool:
-        return run.server.address == (self.host, self.server_port)
+        namespace = run.started.namespace if run.started else ""
+        return self._names(namespace, *run.server.address)
 
     def has(self, labels: Mapping[str, str]) -> bool:
         """Whether a series with these labels is the server's."""
-        return (labels.get("host"), labels.get("server_port")) == (self.host, self.server_port)
+        given = (labels.get(name, "") for name in ("namespace", "host", "server_port"))
+        return self._names(*given)
+
+    def _names(self, namespace: str, host: str, port: str) -> bool:
+        return (host, port) == (self.host, self.server_port) and (self.namespace in ("", namespace))
 
     def done(self) -> None:
         self.path.unlink(missing_ok=True)
 
 
-def ask(directory: Path, host: str, server_port: str) -> Path:
+def ask(directory: Path, host: str, server_port: str, namespace: str = "") -> Path:
     """Leave a request in *directory*; it is obeyed by the exporter that keeps it.
 
     The file gets the directory's group: who asks is often root, and the exporter is not.
@@ -49,7 +55,8 @@ def ask(directory: Path, host: str, server_port: str) -> Path:
         os.fchmod(fd, 0o640)
         with contextlib.suppress(OSError):
             os.fchown(fd, -1, directory.stat().st_gid)
-        json.dump({"host": host, "server_port": server_port}, file)
+        row = {"namespace": namespace} if namespace else {}
+        json.dump(row | {"host": host, "server_port": server_port}, file)
     path = directory / name
     hidden.rename(path)
     return path
@@ -61,7 +68,8 @@ def requests(directory: Path, notice: Callable[[str, str, str], None]) -> list[R
     for path in sorted(directory.glob(f"{_PREFIX}*{_SUFFIX}")):
         try:
             row = json.loads(path.read_text(encoding="utf-8"))
-            found.append(Request(str(row["host"]), str(row["server_port"]), path))
+            server = str(row["host"]), str(row["server_port"])
+            found.append(Request(str(row.get("namespace", "")), *server, path))
         except (OSError, ValueError, KeyError, TypeError) as error:
             notice("forget", str(path), f"{path} is no request to forget a server: {error}")
     return found

@@ -70,8 +70,10 @@ def standing(
     found: list[Standing] = []
     for runs in servers.values():
         kept = [run for run in runs if run.alive or _kept(run, now, failed_run_s)]
-        of_server = _of_server(kept)
-        found += map(_unpaged, of_server) if _is_gone(kept, now - failed_pod_s) else of_server
+        found += (
+            _unpaged(one) if _is_gone(one.run, kept, now, failed_pod_s) else one
+            for one in _of_server(kept)
+        )
     place = {id(run): number for number, run in enumerate(ordered)}
     return sorted(found, key=lambda one: place[id(one.run)])
 
@@ -80,12 +82,21 @@ def _kept(run: Run, now: float, failed_run_s: float) -> bool:
     return now - run.dead_since < failed_run_s
 
 
-def _is_gone(runs: list[Run], since: float) -> bool:
-    """Whether *runs* are those of a pod in which nothing lived after *since*."""
-    return all(
-        run.started is not None and run.started.pod and not run.alive and run.dead_since <= since
-        for run in runs
-    )
+def _is_gone(run: Run, runs: list[Run], now: float, failed_pod_s: float) -> bool:
+    """Whether *run* died in a pod, and nothing was started there for *failed_pod_s* after it.
+
+    *runs* are those of its server. It stays gone when the pod comes back later.
+    """
+    together = [one for one in runs if one.launch == run.launch]
+    if any(one.alive for one in together) or run.started is None or not run.started.pod:
+        return False
+    after = [one for one in runs[runs.index(run) + 1 :] if one not in together]
+    died = max(one.dead_since for one in together)
+    back = min((one.name.started_ns / 1e9 for one in after), default=now)
+    if back - died >= failed_pod_s:
+        return True
+    # It was tried again in time: gone is what the newest of these tries is.
+    return bool(after) and _is_gone(after[0], runs, now, failed_pod_s)
 
 
 def _unpaged(one: Standing) -> Standing:

@@ -23,29 +23,43 @@ def judge(died: list[Run], others: Iterable[Run]) -> None:
     cause of what dies later in the same server start. Where nothing tells, the start is
     ``unfinished``, which is no failure: a stop by SIGTERM leaves the same trace.
     """
-    first = {run.launch for run in others if _failed(run)}
-    first |= {run.launch for run in died if _failed(run)}
+    first = _stages([*others, *died])
     new = [run for run in died if not run.judged]
     for run in new:
-        run.verdict = _verdict(run, run.launch in first)
-    crashed = {run.launch for run in new if _failed(run)}
+        run.verdict = _verdict(run, first.get(run.launch))
+    crashed = _stages(new)
     for run in new:
         if run.verdict and run.verdict.outcome == "unfinished" and run.launch in crashed:
-            run.verdict = Verdict("failure", "", PEER)
+            run.verdict = Verdict("failure", crashed[run.launch], PEER)
     for run in died:
         run.judged = True
         _apply(run)
 
 
-def _failed(run: Run) -> bool:
-    """Whether the run has a failure of its own, which its peers may have died of."""
-    if run.failed is not None or any(active(run, m.FAILURE_ACTIVE)):
-        return True
+def _stages(runs: Iterable[Run]) -> dict[str, str]:
+    """Each launch of *runs* in which one failed, and the stage of the failure; "" outside
+    HiCache."""
+    found: dict[str, str] = {}
+    for run in runs:
+        stage = _failed_at(run)
+        if stage is not None:
+            found[run.launch] = found.get(run.launch) or stage
+    return found
+
+
+def _failed_at(run: Run) -> str | None:
+    """The stage of a failure of the run's own, which its peers may have died of."""
+    if run.failed is not None:
+        return run.failed.stage
+    for stage, *_ in active(run, m.FAILURE_ACTIVE):
+        return stage
     verdict = run.verdict
-    return verdict is not None and verdict.outcome == "failure" and verdict.cause != PEER
+    if verdict is not None and verdict.outcome == "failure" and verdict.cause != PEER:
+        return verdict.stage
+    return None
 
 
-def _verdict(run: Run, after_another: bool) -> Verdict | None:
+def _verdict(run: Run, peer_failed_at: str | None) -> Verdict | None:
     call = _newest(run.calls)
     if run.left or (run.ready and call is None):
         return None
@@ -55,8 +69,8 @@ def _verdict(run: Run, after_another: bool) -> Verdict | None:
     if not run.ready and run.failure is not None and any(active(run, m.FAILURE_ACTIVE)):
         # It failed, and was killed before its exception got out of the scheduler.
         return Verdict("failure", run.failure.stage, run.failure.cause)
-    if after_another:
-        return None if run.ready else Verdict("failure", "", PEER)
+    if peer_failed_at is not None:
+        return None if run.ready else Verdict("failure", peer_failed_at, PEER)
     if call is None:
         return Verdict("unfinished", "", "")
     cause = OOM if _did_not_fit(run, call) else CRASHED

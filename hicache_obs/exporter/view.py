@@ -51,7 +51,10 @@ class MismatchView(NamedTuple):
 
 @dataclass(frozen=True)
 class RankView:
-    """One run that stands. *rank* is e.g. ``tp0 pp0``; times in seconds since the epoch."""
+    """One run that stands. *rank* is e.g. ``tp0 pp0``; times in seconds since the epoch.
+
+    A pod that is gone is ``stopped``, whatever it died of.
+    """
 
     run: str
     rank: str
@@ -134,12 +137,13 @@ def rank_view(one: Standing) -> RankView:
     """What a standing run looks like; of a dead one only what stands after death."""
     run, worker = one.run, one.run.worker
     failures = _failures(run)
+    gone = one.metrics is not None and m.FAILURE_ACTIVE not in one.metrics
     return RankView(
         run=run.name.text,
         rank=rank_name(*run.rank),
         pid=run.name.pid,
         alive=run.alive,
-        state=_state(run, failures),
+        state=STOPPED if gone else _state(run, failures),
         started=run.name.started_ns / 1e9,
         last_event=run.last_event,
         sglang_version=worker.sglang_version if worker else "",

@@ -125,11 +125,17 @@ def _by_limit(text: Callable[[Sequence[str]], str]) -> str:
     )
 
 
+_SOURCE = "job, instance"
+"""A directory may have two exporters, and a new address of one is there beside the old."""
+
+
 def _sums(share: float) -> str:
     """Each limit against the pools under it. Only the exporter writes ``host``, and only there
     a rank counts once."""
     return "\nor\n".join(
-        f'sum {by(labels)} (hicache_host_pool_bytes{{host!=""{whose}}})\n'
+        f"sum {by(labels)} (\n"
+        f"  max without ({_SOURCE if 'instance' not in labels else 'job'}) "
+        f'(hicache_host_pool_bytes{{host!=""{whose}}})\n)\n'
         f"  / on ({', '.join(labels)}) group_right ()\n"
         f"max {by((*labels, 'source'))} "
         f'(hicache_host_limit_bytes{{source="{source}", host!=""{whose}}})\n'

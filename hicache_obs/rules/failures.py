@@ -38,12 +38,19 @@ _DOWN = (
     "that is up goes on serving, without L3 if it is named."
 )
 _CODE = "{{ with $labels.code }}code {{ . }}{{ else }}no code{{ end }}"
-_SIZE = looked_up(
-    'topk(1, hicache_host_pool_allocations_total{LABELS, outcome="failure"})',
-    (*MODEL, "role", "pool"),
-    "up to {{ .Labels.size_class }}",
-    "size not known",
-)
+
+
+def _size(reason: str) -> str:
+    """Template text: the size that was asked for. The newest is not known of a count: the most."""
+    return looked_up(
+        f'topk(1, hicache_host_pool_allocations_total{{LABELS, outcome="failure", {reason}}})',
+        (*MODEL, "role", "pool"),
+        "up to {{ .Labels.size_class }}",
+        "size not known",
+    )
+
+
+_ALLOCATED, _PINNED = _size('reason!="pin"'), _size('reason="pin"')
 
 
 def failures(limits: Thresholds) -> Iterable[Alert]:
@@ -80,7 +87,7 @@ def failures(limits: Thresholds) -> Iterable[Alert]:
         summary="{{ $labels.model_name }}: the {{ $labels.role }} host pool could not be built "
         "({{ $labels.cause }})",
         told="SGLang could not build pool {{ $labels.pool }} (role {{ $labels.role }}, allocator "
-        f"{{{{ $labels.allocator }}}}, {_SIZE})",
+        f"{{{{ $labels.allocator }}}}, {_ALLOCATED})",
         first="Lower --hicache-size (or --hicache-ratio) and restart the server: a smaller cache "
         "costs hit rate, not answers. (The other way round if the cause is `too_small`: raise it.)",
         worked="`hicache_host_pool_bytes` shows the pool, and the page resolves once the start "
@@ -94,8 +101,8 @@ def failures(limits: Thresholds) -> Iterable[Alert]:
         summary="{{ $labels.model_name }}: the {{ $labels.role }} host pool could not be "
         f"page-locked ({_CODE})",
         told="Page-locking (cudaHostRegister) of pool {{ $labels.pool }} (role "
-        f"{{{{ $labels.role }}}}, allocator {{{{ $labels.allocator }}}}, {_SIZE}) failed with "
-        + _CODE,
+        f"{{{{ $labels.role }}}}, allocator {{{{ $labels.allocator }}}}, {_PINNED}) "
+        "failed with " + _CODE,
         first="Lower --hicache-size per rank and restart; then look at ulimit -l and dmesg of the "
         "host.",
         worked="`hicache_pinned_bytes` shows the pool's bytes, and the page resolves.",

@@ -92,22 +92,27 @@ def _errors(limits: Thresholds) -> Alert:
 
 def _grown_once(metric: str, window: str, *more: str, selector: str = "") -> str:
     """What *metric* of each rank counted within *window*, by the labels of the rank and *more*.
-    A count that a rank's exporter served before, under whatever address, is an old one."""
-    old = "ignoring (job, instance) "
-    exporter, live = (f"{metric}{{{source}{selector}}}" for source in (EXPORTER, LIVE))
-    return either(_grown(exporter, window, old), _grown(live, window), *more)
+
+    The exporter's counts outlive workers, and what another address of it served is the same
+    count: they are compared with what they were. Those of a worker begin anew with it."""
+    served = "max without (job, instance)"
+    exporter, live = (f"{metric}{{{source}" for source in (EXPORTER, LIVE))
+    now = f"{served} ({exporter}{selector}}})"
+    before = f"{served} (max_over_time({exporter}}}[6h] offset {window}))"
+    nothing = f"0 * {served} ({exporter}}})"
+    grown = f"(\n  {now} - ({before} or {nothing}) > 0\n)"
+    return either(grown, _grown(f"{live}{selector}}}", window), *more)
 
 
-def _grown(series: str, window: str, old: str = "") -> str:
+def _grown(series: str, window: str) -> str:
     """What *series* counted within *window*; a counter that is born with a count has no
-    increase, so one that was not there before counts as well. *old* says by which labels a
-    count before is the same, if not by all."""
+    increase, so one that was not there before counts as well."""
     before = series.replace(_A_TICKET, "")
     return (
         f"(\n"
         f"  increase({series}[{window}]) > 0\n"
         f"  or\n"
-        f"  ({series} unless {old}max_over_time({before}[6h] offset {window})) > 0\n"
+        f"  ({series} unless max_over_time({before}[6h] offset {window})) > 0\n"
         f")"
     )
 
@@ -144,11 +149,14 @@ def _skew(limits: Thresholds) -> Alert:
 def _exporter_absent(limits: Thresholds, job: str) -> Alert:
     up = f"up{{job={json.dumps(job, ensure_ascii=False)}}}"
     # Where one Prometheus has several clusters, one may lose the exporters that it had.
-    had = f"group by (cluster, job) (\n  max_over_time({up}[6h])\n)"
+    had = f"max_over_time({up}[6h])"
+    # Where `up` is not federated, rows of an exporter say that it is scraped.
+    never = f"absent({up}) unless on () ({had} or hicache_obs_journal_directories)"
     return Alert(
         name="HiCacheObsExporterAbsent",
         severity=WARNING,
-        expr=f"{up} == 0\nor\nabsent({up})\nor\n{had}\nunless on (cluster) {up}",
+        expr=f"{up} == 0\nor\n{never}\nor\n"
+        f"group by (cluster, job) ({had}) unless on (cluster) {up}",
         wait=limits.exporter_absent_for,
         summary="hicache-obs exporter {{ with $labels.instance }}{{ . }} is down{{ else }}is not "
         "scraped at all{{ end }}",
@@ -175,7 +183,7 @@ def _unseen(limits: Thresholds) -> Alert:
         '    or hicache_worker_up{host="", pod!=""} == 1\n'
         "  )\n"
         f"  unless on ({pod})\n"
-        '  hicache_worker_up{host!=""}\n'
+        '  hicache_worker_up{host!=""} == 1\n'
         ") > 0",
         wait=limits.unseen_for,
         keep=limits.scrape_gap,
@@ -183,12 +191,12 @@ def _unseen(limits: Thresholds) -> Alert:
         "exporter",
         description="They are scraped themselves, but a start that dies before its first scrape "
         "would not be told: the plug-in is not in their image, their journal is not on the host, "
-        "or no exporter runs there.",
+        "no exporter runs there, or the worker was not told POD_NAME and POD_NAMESPACE.",
         affected=listed(
             f"group by ({pod}) ("
             '{__name__=~"sglang[:_]hicache_host_total_tokens", pod!="", LABELS} '
             'or hicache_worker_up{host="", pod!="", LABELS} == 1) '
-            f'unless on ({pod}) hicache_worker_up{{host!=""}}',
+            f'unless on ({pod}) hicache_worker_up{{host!=""}} == 1',
             ("cluster", "namespace"),
             ("pod",),
             "{{ .Labels.pod }}",

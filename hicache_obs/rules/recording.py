@@ -32,17 +32,22 @@ def recordings() -> tuple[Recording, ...]:
         _sum("hicache_worker_up", ()),
         _sum("hicache_failure_active", failure, " == 1"),
         # A start of eight ranks that fails is one failed start, whichever of them failed first.
-        # What failed outside HiCache has no stage; nor has a rank that died of a peer.
+        # What failed outside HiCache has a cause and no stage. An exporter whose address changes
+        # is there twice for a while.
         Recording(
             FAILED_STARTS,
             f"max {by(SERVER)} (\n  sum {by(RANK)} (\n"
-            '    hicache_worker_starts_total{host!="", outcome="failure"}\n'
-            '    unless hicache_worker_starts_total{stage="", cause!~"|peer"}\n'
-            "  )\n)",
+            "    max without (job, instance) (\n"
+            '      hicache_worker_starts_total{host!="", outcome="failure"}\n'
+            '      unless hicache_worker_starts_total{stage="", cause!=""}\n'
+            "    )\n  )\n)",
         ),
     )
 
 
 def _sum(metric: str, labels: tuple[str, ...], only: str = "") -> Recording:
-    rows = once(f"{metric}{{HOST}}{only}").replace("\n", "\n  ")
-    return Recording(f"model:{metric}:sum", f"sum {by((*MODEL, *labels))} (\n  {rows}\n)")
+    rows = once(f"{metric}{{HOST}}{only}").replace("\n", "\n    ")
+    return Recording(
+        f"model:{metric}:sum",
+        f"sum {by((*MODEL, *labels))} (\n  max without (job, instance) (\n    {rows}\n  )\n)",
+    )

@@ -47,7 +47,13 @@ class Thresholds:
         300, 30, 86400, "a native call that has not come back for this long hangs"
     )
     crash_loop_starts: int = _count(3, 2, 100, "failed starts that make a crash loop")
-    crash_loop_window: int = _duration(900, 300, 86400, "within which they are counted")
+    crash_loop_window: int = _duration(
+        900,
+        300,
+        86400,
+        "within which they are counted; longer where a start and the pause before it (5m at most "
+        "in Kubernetes) take more than a third of it",
+    )
     errors_window: int = _duration(900, 300, 86400, "within which own errors are looked for")
     skew_for: int = _duration(3600, 0, 604800, "plug-in and exporter may differ for this long")
     exporter_absent_for: int = _duration(300, 60, 86400, "an exporter may be away for this long")

@@ -64,8 +64,8 @@ def test_one_page_arrives_with_the_right_text(night: Demonstration) -> None:
         "description": "Mooncake (standalone) answered code -1 for pool draft (role draft, "
         f"allocator default, 1.062MiB): {CAUSE.meaning}.",
         "affected": f"1 rank(s) of 1 server(s): {socket.gethostname()}:{FAILING_PORT} tp0",
-        "impact": "Yes, by the servers named in `affected`: they do not start. Servers of the "
-        "model that were up before go on serving.",
+        "impact": "Yes, by those servers named in `affected` that are starting: they do not come "
+        "up. A server that is up goes on serving, without L3 if it is named.",
         "action": CAUSE.action,
     }
 

@@ -194,3 +194,21 @@ print(forgotten.ask(Path(sys.argv[1]), "node", "30000").name)
 """
     assert run_python(script, open_dir).startswith("forget-")
     assert asked(open_dir) == [{"host": "node", "server_port": "30000"}]
+
+
+def test_pods_of_one_name_want_their_namespace(tmp_path: Path) -> None:
+    for number, namespace in ((1, "llm"), (2, "lab")):
+        name = journal(tmp_path, number, "sglang-0", "30000", *THE_BUG, pod="sglang-0")
+        path = runs.journal_path(tmp_path, name)
+        text = path.read_bytes().replace(b'"namespace":""', f'"namespace":"{namespace}"'.encode())
+        path.write_bytes(text)
+    done = run("sglang-0:30000", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "hicache-obs forget: 'sglang-0:30000' may be one of lab/sglang-0:30000, "
+        "llm/sglang-0:30000; name its namespace too\n"
+    )
+    assert asked(tmp_path) == []
+    done = run("llm/sglang-0:30000", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert asked(tmp_path) == [{"namespace": "llm", "host": "sglang-0", "server_port": "30000"}]

@@ -96,7 +96,11 @@ BROKEN = {
     "a component without a name": ("- name: hicache-fleet\n  hic", "- hic", "'name' is missing"),
     "an unknown key of a project": ("dashboards: [", "folder: x\n    dashboards: [", "'folder'"),
     "no list of components": (FLEET, "hicache-project:", "a list of components is wanted"),
-    "an unknown variable in a query": ("[$__rate_interval", "[$__range", "variable '__range'"),
+    "an unknown variable in a query": (
+        UP,
+        UP.replace(")", ", pod=~'$place')"),
+        "unknown variable 'place'",
+    ),
     "an unknown variable in a link": ("${namespace:q", "${place:q", "unknown variable 'place'"),
     "a metric without a macro": (f"sum({UP})", "sum(hicache_worker_up)", "stands without a macro"),
     "a sum that is counted once": (UP, UP.replace("SERIES", "ONCE"), "no metric of a rank"),

@@ -26,6 +26,7 @@ EXPORTER_ONLY = {
     "Ranks that an exporter sees": "counts what exporters see",
     "Ranks without an exporter": "counts what they do not; tested below",
     "hicache-obs versions": "an exporter has a version of its own",
+    "Memory limits beside host pools": "of a node's pods together only their exporter knows",
     "Journal lines": "the exporter's own",
     "Runs and directories": "the exporter's own",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -355,6 +356,32 @@ def test_a_pod_that_is_being_started_again_is_not_gone(
     assert values(one, FAILURE, cause="foreign_buffer") == [1]
 
 
+def test_a_page_that_ended_does_not_come_back_with_the_next_start(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    """A StatefulSet that was scaled to 0 and is scaled to 1 with the fix."""
+    began = time.time()
+    place = {"host": "sglang-0", "pod": "sglang-0"}
+    worker(**place, wall=began).write(*THE_BUG).die()
+    again = worker(**place, wall=began + HOUR)
+    one = host(clock=lambda: began + HOUR + 1)
+    assert values(one, FAILURE, cause="foreign_buffer") == []
+    assert values(one, "hicache_allocator_mismatch") == []
+    again.write(*THE_BUG)
+    one.refresh()
+    assert values(one, FAILURE, cause="foreign_buffer") == [1]
+
+
+def test_a_launch_with_a_rank_that_lives_is_not_gone(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    place = {"host": "sglang-0", "pod": "sglang-0", "launch": "one"}
+    worker(**place, tp="0").write(*THE_BUG).die()
+    worker(**place, tp="1")
+    one = host(clock=lambda: time.time() + HOUR)
+    assert values(one, FAILURE, cause="foreign_buffer") == [1]
+
+
 def test_how_long_a_pod_is_waited_for_is_a_setting(
     worker: Callable[..., Worker], host: Callable[..., Host]
 ) -> None:
@@ -384,5 +411,6 @@ def test_with_host_network_another_pod_on_the_port_mends_the_failure(
     worker: Callable[..., Worker], host: Callable[..., Host]
 ) -> None:
     worker(pod="sglang-old").write(*THE_BUG).die()
-    worker(pod="sglang-new").write(READY)
+    # The worker is told its namespace from this rollout on.
+    worker(pod="sglang-new", namespace="llm").write(READY)
     assert values(host(), FAILURE, cause="foreign_buffer") == []

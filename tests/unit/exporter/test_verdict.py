@@ -130,7 +130,7 @@ def test_ranks_that_die_because_another_failed(
     for run in runs:
         run.die()
     one.refresh()
-    assert starts(one, cause="peer", outcome="failure", stage="") == [1, 1, 1]
+    assert starts(one, cause="peer", outcome="failure", stage="registration") == [1, 1, 1]
     assert [v for v in values(one, FAILURE) if v] == values(one, FAILURE, cause="foreign_buffer")
 
 

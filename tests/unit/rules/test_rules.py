@@ -36,7 +36,10 @@ IN_2_42_AND_3 = {
 }
 """Functions and aggregations that both have with the same meaning. Where 3.x differs is the edge
 of a range (left-open there): no rule and no test depends on a sample at the edge."""
-KEYWORDS = {"and", "by", "group_left", "group_right", "ignoring", "on", "or", "unless", "offset"}
+KEYWORDS = {
+    *("and", "by", "group_left", "group_right", "ignoring", "on", "or", "unless", "offset"),
+    "without",
+}
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
