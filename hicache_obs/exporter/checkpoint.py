@@ -25,10 +25,12 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 @dataclass
 class Checkpoint:
-    """*sums* by series, *ended* runs by name (with the verdict of those that have one)."""
+    """*sums* by series, *ended* runs by name (with the verdict of those that have one), and when
+    they were last known to live (seconds since the epoch)."""
 
     sums: dict[Series, float] = field(default_factory=dict)
     ended: dict[str, Verdict | None] = field(default_factory=dict)
+    died: dict[str, float] = field(default_factory=dict)
 
     def take_in(self, run: Run) -> None:
         """Add a dead run's counters, once; the run keeps none."""
@@ -36,6 +38,7 @@ class Checkpoint:
             for series, value in counters(run):
                 self.sums[series] = self.sums.get(series, 0.0) + value
             self.ended[run.name.text] = run.verdict
+            self.died[run.name.text] = run.dead_since
         run.counters.clear()
 
 
@@ -80,7 +83,9 @@ def _decode(row: dict[str, Any]) -> Checkpoint:
         str(name): None if verdict is None else Verdict(*(str(word) for word in verdict))
         for name, verdict in row["ended"].items()
     }
-    return Checkpoint(sums, ended)
+    # Not there in the first releases.
+    died = {str(name): float(when) for name, when in row.get("died", {}).items()}
+    return Checkpoint(sums, ended, died)
 
 
 def save(directory: Path, checkpoint: Checkpoint) -> None:
@@ -93,6 +98,7 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
         "v": VERSION,
         "sums": [[m.name, labels, value] for (m, labels), value in checkpoint.sums.items()],
         "ended": checkpoint.ended,
+        "died": {name: round(when, 3) for name, when in checkpoint.died.items()},
     }
     new = directory / f".{NAME}.new"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)

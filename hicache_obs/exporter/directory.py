@@ -90,6 +90,7 @@ class JournalDirectory:
         if parsed is not None:
             run = self.runs[name] = Run(parsed)
             run.judged, run.verdict = name in self.sums.ended, self.sums.ended.get(name)
+            run.seen_alive = self.sums.died.get(name, 0.0)
             self.version += 1
             self._tails[name] = JournalTail(runs.journal_path(self.path, name))
 
@@ -247,6 +248,7 @@ class JournalDirectory:
             if name in there or name in self.runs
         }
         self.sums.ended = kept
+        self.sums.died = {name: self.sums.died.get(name, 0.0) for name in kept}
         try:
             checkpoint.save(self.path, self.sums)
         except OSError as error:

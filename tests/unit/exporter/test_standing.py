@@ -372,6 +372,25 @@ def test_a_page_that_ended_does_not_come_back_with_the_next_start(
     assert values(one, FAILURE, cause="foreign_buffer") == [1]
 
 
+def test_when_a_pod_died_outlives_the_exporter(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    """Its journal was silent for hours before, as in a call that hangs until it is killed."""
+    run = worker(pod="sglang-0").write(*THE_BUG)
+    now = [time.time() + 2 * HOUR]
+    one = host(clock=lambda: now[0])
+    run.die()
+    one.refresh()
+    assert values(one, FAILURE, cause="foreign_buffer") == [1]
+    one.close()
+    now[0] += 60
+    again = host(clock=lambda: now[0])
+    assert values(again, FAILURE, cause="foreign_buffer") == [1]
+    now[0] += 15 * 60
+    again.refresh()
+    assert values(again, FAILURE, cause="foreign_buffer") == []
+
+
 def test_a_launch_with_a_rank_that_lives_is_not_gone(
     worker: Callable[..., Worker], host: Callable[..., Host]
 ) -> None:
