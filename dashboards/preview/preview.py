@@ -1,37 +1,26 @@
 """Draw dashboards with Grafana's own components, fed by a real Prometheus; check their schema.
 
-    python dashboards/preview/preview.py --prometheus URL [--out FOLDER] [DASHBOARD.json ...]
-
 This is a preview renderer, not Grafana: `@grafana/ui` and `@grafana/data` in headless Chromium.
 Node, npm, Chromium and ChromeDriver are needed; the npm packages go into a folder of the cache.
-Ends with 1 if a dashboard breaks the schema, or a panel fails, or is empty and should not be.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from preview.chromium import Browser, BrowserError, chromium
+from preview.prometheus import Asked, QueryError
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-if __name__ == "__main__":
-    sys.path[0] = str(HERE.parent)
-
-from preview.chromium import Browser, BrowserError, chromium  # noqa: E402 - path set above
-from preview.prometheus import Asked, QueryError  # noqa: E402 - path set above
-
 PROGRAMS = {
     "node": "nodejs",
     "npm": "npm",
@@ -42,6 +31,8 @@ PROGRAMS = {
 
 _INSTALLED_WITHIN_S = 600
 _RUN_WITHIN_S = 120
+_SCRAPED_EVERY_S = 1
+"""By the Prometheus of the demonstration, which is what is drawn."""
 
 
 class PreviewError(RuntimeError):
@@ -97,20 +88,15 @@ def draw(
     dashboards: Iterable[Path],
     out: Path,
     seconds: float,
-    *,
-    scrape_s: float = 1,
 ) -> list[Drawn]:
     """A picture of each dashboard in *out*, over the last *seconds* of *prometheus*, a URL.
-
-    Args:
-        scrape_s: how often Prometheus scrapes, for ``$__rate_interval``.
 
     Raises:
         PreviewError: queries or panels failed; every one of them is named.
     """
     out.mkdir(parents=True, exist_ok=True)
     now = time.time()
-    asked = Asked(prometheus, now - seconds, now, scrape_s)
+    asked = Asked(prometheus, now - seconds, now, _SCRAPED_EVERY_S)
     found: list[Drawn] = []
     errors: list[str] = []
     with tempfile.TemporaryDirectory(prefix="hicache-obs-preview-") as name:
@@ -215,35 +201,3 @@ def _run(command: list[str], modules: Path, timeout: float) -> None:
         raise PreviewError(f"{command[0]}: not done after {timeout:g} s") from None
     if done.returncode:
         raise PreviewError(f"{command[0]}: {(done.stdout + done.stderr).strip()[-2000:]}")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Draw previews of dashboards from a Prometheus.")
-    parser.add_argument("--prometheus", required=True, metavar="URL")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "dashboards", metavar="FOLDER")
-    parser.add_argument("--from-s", type=float, default=3600, help="how far back (%(default)g)")
-    parser.add_argument("--scrape-s", type=float, default=15, help="scrape interval (%(default)g)")
-    parser.add_argument("dashboards", nargs="*", type=Path, metavar="DASHBOARD.json")
-    given = parser.parse_args(arguments)
-    dashboards = given.dashboards or sorted((HERE.parent / "json").glob("*.json"))
-    modules = Path(os.environ.get("HICACHE_OBS_CACHE") or ROOT / ".cache") / "preview"
-    allowed = yaml.safe_load((HERE.parent / "empty_in_demo.yaml").read_text(encoding="utf-8"))
-    where = given.prometheus, dashboards, given.out, given.from_s
-    try:
-        install(modules)
-        problems = check_schema(modules, dashboards)
-        if not problems:
-            panels = draw(modules, *where, scrape_s=given.scrape_s)
-            for one in panels:
-                size = f"{one.frames:3} frames {one.rows:6} rows"
-                print(f"{one.dashboard:15} {one.kind:15} {one.title:38} {size}")
-            problems = empty(panels, allowed)
-    except PreviewError as error:
-        problems = str(error).splitlines()
-    for problem in problems:
-        print(f"preview: {problem}", file=sys.stderr)
-    return 1 if problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

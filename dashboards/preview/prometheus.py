@@ -45,9 +45,8 @@ class Asked:
         Raises:
             QueryError: there is no answer.
         """
-        whole = expression.replace("$__range", f"{math.ceil(self.end - self.start)}s")
         rate = max(self.step + self.scrape_s, 4 * self.scrape_s)
-        query = substituted(whole, interval=f"{math.ceil(rate)}s")
+        query = substituted(expression, interval=f"{math.ceil(rate)}s")
         if instant:
             path, when = "query", {"time": f"{self.end:.3f}"}
         else:

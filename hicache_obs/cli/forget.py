@@ -74,8 +74,7 @@ class _Known(NamedTuple):
     path: Path
 
     def is_of(self, run: Run) -> bool:
-        namespace = run.started.namespace if run.started else ""
-        return (namespace, run.server.address) == (self.namespace, self.address)
+        return (run.namespace, run.server.address) == (self.namespace, self.address)
 
 
 def _known(host: Host) -> set[_Known]:

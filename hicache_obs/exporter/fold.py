@@ -167,10 +167,14 @@ class Run:
             self.refused.pop(call, None)
 
     @property
+    def namespace(self) -> str:
+        return self.started.namespace if self.started else ""
+
+    @property
     def server(self) -> Server:
         started = self.started
         host = started.host if started else ""
-        namespace = started.namespace if started and started.pod == host else ""
+        namespace = self.namespace if started and started.pod == host else ""
         port = self.worker.server_port if self.worker else ""
         return Server(namespace, host, port, "" if port else self.name.text)
 

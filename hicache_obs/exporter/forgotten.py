@@ -25,8 +25,7 @@ class Request:
     path: Path
 
     def is_of(self, run: Run) -> bool:
-        namespace = run.started.namespace if run.started else ""
-        return self._names(namespace, *run.server.address)
+        return self._names(run.namespace, *run.server.address)
 
     def has(self, labels: Mapping[str, str]) -> bool:
         """Whether a series with these labels is the server's."""

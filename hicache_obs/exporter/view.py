@@ -121,7 +121,7 @@ def _server(server: Server, group: list[tuple[Run, RankView]]) -> ServerView:
     return ServerView(
         host=server.host,
         port=server.port,
-        namespace=started.namespace if started else "",
+        namespace=newest.namespace,
         pod=started.pod if started else "",
         model_name=worker.model_name if worker else "",
         state=next(state for state in STATES if state in states),

@@ -67,12 +67,10 @@ class Thresholds:
             low, high = each.metadata["range"]
             value = getattr(self, each.name)
             if not low <= value <= high:
-                shown = [
-                    durations.text(one) if each.metadata["unit"] == "s" else f"{one:g}"
-                    for one in (value, low, high)
-                ]
+                unit = each.metadata["unit"]
                 raise ThresholdError(
-                    f"threshold {each.name}: {shown[0]} is not between {shown[1]} and {shown[2]}"
+                    f"threshold {each.name}: {_shown(value, unit)} is not between "
+                    f"{_shown(low, unit)} and {_shown(high, unit)}"
                 )
 
     def changes(self) -> Iterator[str]:
@@ -80,8 +78,7 @@ class Thresholds:
         for each in fields(self):
             value = getattr(self, each.name)
             if value != each.default:
-                text = durations.text(value) if each.metadata["unit"] == "s" else f"{value:g}"
-                yield f"{each.name}={text}"
+                yield f"{each.name}={_shown(value, each.metadata['unit'])}"
 
     def with_changes(self, changes: Iterable[str]) -> Thresholds:
         """These, but for *changes*, each ``NAME=VALUE``; a duration may be written ``5m``.
@@ -98,6 +95,11 @@ class Thresholds:
                 raise ThresholdError(f"threshold {change!r}: give NAME=VALUE, with one of {names}")
             values[name] = _parsed(name, text, known[name].metadata["unit"])
         return replace(self, **values)  # type: ignore[arg-type]  # int or float by _parsed
+
+
+def _shown(value: Any, unit: str) -> str:
+    """*value* as `_parsed` takes it."""
+    return durations.text(value) if unit == "s" else f"{value:g}"
 
 
 def _parsed(name: str, text: str, unit: str) -> float:
