@@ -108,6 +108,17 @@ _TABLE = (
         "the store's configuration cannot be read",
         "check --hicache-storage-backend-extra-config or SGLANG_HICACHE_MOONCAKE_CONFIG_PATH",
     ),
+    # A storage backend beside Mooncake, or attached at run time
+    Cause(
+        "backend_missing",
+        "the storage backend's library cannot be imported",
+        "install the vendor's package into the image of the worker",
+    ),
+    Cause(
+        "refused",
+        "the backend's library did not take the pool's memory, and SGLang goes on without",
+        "read the library's log; transfers fall back to a copy, or fail",
+    ),
     # Allocation and page-locking (SGLang pool_host/; mooncake shm_helper.cpp)
     Cause(
         "budget",

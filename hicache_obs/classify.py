@@ -8,6 +8,7 @@ the provenance of the buffer does.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from hicache_obs.ledger import Provenance
 
@@ -87,6 +88,26 @@ def _standalone_cause(provenance: Provenance, health: int | None, reachable: boo
     return "ipc_or_remote_map"
 
 
+def engine_cause(code: str, buffers: Sequence[tuple[int, int]], overlaps: bool) -> str:
+    """The cause of a failed ``register_memory`` of Mooncake's transfer engine, or of the store's
+    for the direct linker.
+
+    Args:
+        code: the native return code as text, "" if the call raised.
+        buffers: ``(address, bytes)`` of each that was given.
+        overlaps: whether a registered buffer shares bytes with one of them.
+    """
+    if not code:
+        return "exception"
+    if any(address == 0 for address, _ in buffers):
+        return "null_pointer"
+    if any(size <= 0 for _, size in buffers) or not buffers:
+        return "empty_buffer"
+    if code == "-7" or overlaps:  # ADDRESS_OVERLAPPED (mooncake error.h)
+        return "overlap"
+    return "transport"
+
+
 def setup_cause(
     *, mode: str, code: str, error_type: str, message: str, reachable: bool | None
 ) -> str:
@@ -111,6 +132,13 @@ def setup_cause(
     if error_type in ("ValueError", "JSONDecodeError") or _BAD_CONFIG.search(message):
         return "bad_config"
     return "exception"
+
+
+def attach_cause(error_type: str) -> str:
+    """The cause of a storage backend that could not be attached, where nothing below told it."""
+    if error_type in ("ImportError", "ModuleNotFoundError"):
+        return "backend_missing"
+    return "bad_config" if error_type in ("ValueError", "NotImplementedError") else "exception"
 
 
 def _unreachable(mode: str) -> str:

@@ -235,7 +235,9 @@ class SegmentAllocated(Outcome):
 
 @dataclass(frozen=True, kw_only=True)
 class PagesPinned(Outcome):
-    """``_cuda_host_register`` came back. *code* is the CUDA error number, "" if not told."""
+    """A page-locking came back. *code* is the CUDA error number, "" if not told; *chunks* counts
+    its ``cudaHostRegister`` calls. A failure that SGLang does not look at (0.5.11, 0.5.12) has
+    no error: the pool stands and is pageable."""
 
     kind: ClassVar[str] = "pin"
     call: int
@@ -245,6 +247,7 @@ class PagesPinned(Outcome):
     bytes: int
     code: str
     pinned_bytes: int
+    chunks: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,13 +289,15 @@ class PoolBuilt(Outcome, PoolFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolNamed(PoolFacts):
-    """A pool that stands got another role or name by later evidence (the PoolName given at its
-    registration). The release of its old name comes before."""
+    """A pool that stands got another role or name by later evidence (the PoolName given in its
+    group or at its registration), or it is alone now on memory that it shared. The release of
+    its old name, or of the other pool, comes before."""
 
     kind: ClassVar[str] = "pool_named"
     mode: str
     expected: bool | None
     pinned_bytes: int
+    registered_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,6 +374,47 @@ class BufferRegistered(Outcome):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BufferUnregistered(Event):
+    """Buffers are registered no longer; *registered_bytes* is what is left for these labels."""
+
+    kind: ClassVar[str] = "unregistration"
+    mode: str
+    role: str
+    pool: str
+    allocator: str
+    bytes: int
+    registered_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendAttached(Outcome):
+    """``attach_storage_backend`` came back; *cause* is "" where an earlier event has told why it
+    failed, or it did not."""
+
+    kind: ClassVar[str] = "attach"
+    backend: str
+    mode: str
+    cause: str
+    mended: tuple[tuple[str, str, str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendDetached(Event):
+    """The storage backend is gone, by ``detach_storage_backend`` or after a failed attach.
+
+    *pools* lists ``(role, pool)`` that are expected no longer, *ended* the failures ``(stage,
+    role, pool, mode, allocator, code, cause)`` that go with it.
+    """
+
+    kind: ClassVar[str] = "detach"
+    backend: str
+    mode: str
+    protocol: str
+    pools: tuple[tuple[str, str], ...]
+    ended: tuple[tuple[str, str, str, str, str, str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class PoolRegistered(Outcome):
     """All buffers of a pool were handed to the store, or one of them failed."""
 
@@ -423,7 +469,10 @@ KINDS: dict[str, type[Event]] = {
         StoreSetUp,
         TransportChosen,
         BufferRegistered,
+        BufferUnregistered,
         PoolRegistered,
+        BackendAttached,
+        BackendDetached,
         JournalLost,
         ObsError,
     )

@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hicache_obs.ranges import inside, merge_ranges
+from hicache_obs.sglang_pools import OUTSIDE
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -88,6 +91,8 @@ class Ledger:
         self._pools: dict[int, Pool] = {}
         self._registered: dict[int, tuple[int, RegistrationKey]] = {}
         self._pinned: dict[int, tuple[int, str, str]] = {}
+        self.failed_buffers: set[int] = set()
+        """Addresses that the transfer engine has refused and not taken since."""
         self._failures: dict[tuple[str, str, str], set[FailureRow]] = {}
 
     # Segments
@@ -123,6 +128,16 @@ class Ledger:
             return Provenance("part", segment)
         return Provenance("foreign", None)
 
+    def allocator_of(self, ranges: Iterable[tuple[int, int]]) -> str:
+        """The allocator that most of the bytes in *ranges* came from: ``other`` where that is
+        none that we know, "" for no bytes."""
+        shares: dict[str, int] = {}
+        for address, size in ranges:
+            segment = self.provenance(address, size).segment
+            allocator = segment.allocator if segment else "other"
+            shares[allocator] = shares.get(allocator, 0) + size
+        return max(shares, key=lambda name: shares[name], default="")
+
     # Pools
 
     def add_pool(self, pool: Pool) -> None:
@@ -132,15 +147,24 @@ class Ledger:
         return self._pools.get(pool_id)
 
     def release_pool(self, pool_id: int) -> Pool | None:
-        """Forget a pool and the registrations of its buffers; None if it is not known."""
+        """Forget a pool and what is pinned and registered of its memory; None if not known.
+
+        What it shared with a pool that stays goes on under that one's labels.
+        """
         pool = self._pools.pop(pool_id, None)
         if pool is None:
             return None
-        held = [r for other in self._pools.values() for r in other.ranges]
-        for address in [a for a in self._registered if _gone(a, pool.ranges, held)]:
-            del self._registered[address]
-        for address in [a for a in self._pinned if _gone(a, pool.ranges, held)]:
-            del self._pinned[address]
+        heirs = self.sharers(pool)
+        for address in [a for a in self._registered if inside(a, pool.ranges)]:
+            size, key = self._registered.pop(address)
+            heir = _holder(address, heirs)
+            if heir is not None:
+                self._registered[address] = (size, RegistrationKey(key.mode, *heir.key))
+        for address in [a for a in self._pinned if inside(a, pool.ranges)]:
+            size, _, _ = self._pinned.pop(address)
+            heir = _holder(address, heirs)
+            if heir is not None:
+                self._pinned[address] = (size, heir.key.role, heir.key.pool)
         return pool
 
     def rename_pool(self, pool_id: int, role: str, pool: str) -> None:
@@ -150,7 +174,7 @@ class Ledger:
             return
         known.key = known.key._replace(role=role, pool=pool)
         for address, (size, _, _) in list(self._pinned.items()):
-            if _inside(address, known.ranges):
+            if inside(address, known.ranges):
                 self._pinned[address] = (size, role, pool)
 
     def held(self, key: PoolKey) -> tuple[int, int]:
@@ -166,9 +190,37 @@ class Ledger:
             before = after
         return total, tokens
 
+    def pool_at(self, address: int) -> Pool | None:
+        """The pool that has *address* in its memory."""
+        return next((p for p in self._pools.values() if inside(address, p.ranges)), None)
+
+    def sharers(self, pool: Pool) -> list[Pool]:
+        """The other pools that share memory with *pool*."""
+        return [
+            other
+            for other in self._pools.values()
+            if other is not pool and any(inside(start, pool.ranges) for start, _ in other.ranges)
+        ]
+
+    def covered(self, pool: Pool) -> bool:
+        """Whether all memory of *pool*, if it has any, is that of pools built before it."""
+        before: list[tuple[int, int]] = []
+        for other in self._pools.values():
+            if other is pool:
+                break
+            before += other.ranges
+        return all(inside(start, before) for start, _ in pool.ranges)
+
     def newest_pool(self, role: str) -> Pool | None:
-        """The pool of *role* that was built last."""
-        return next((p for p in reversed(self._pools.values()) if p.key.role == role), None)
+        """The pool of *role* with memory that was built last in the cache tree."""
+        return next(
+            (
+                pool
+                for pool in reversed(self._pools.values())
+                if pool.key.role == role and pool.ranges and pool.key.pool not in OUTSIDE
+            ),
+            None,
+        )
 
     def pools(self) -> list[Pool]:
         return list(self._pools.values())
@@ -185,6 +237,19 @@ class Ledger:
 
     def add_registration(self, address: int, size: int, key: RegistrationKey) -> None:
         self._registered[address] = (size, key)
+
+    def remove_registrations(self, addresses: Iterable[int]) -> list[tuple[RegistrationKey, int]]:
+        """Forget buffers; the labels under which bytes are gone, and how many."""
+        gone: dict[RegistrationKey, int] = {}
+        for address in addresses:
+            size, key = self._registered.pop(address, (0, None))
+            if key is not None:
+                gone[key] = gone.get(key, 0) + size
+        return list(gone.items())
+
+    def registered_in(self, mode: str) -> list[int]:
+        """Addresses of the buffers that are registered in *mode*."""
+        return [address for address, (_, key) in self._registered.items() if key.mode == mode]
 
     def modes(self, key: PoolKey) -> list[str]:
         """The modes in which buffers of *key* are registered now."""
@@ -207,30 +272,16 @@ class Ledger:
     def add_failure(self, stage: str, role: str, pool: str, row: FailureRow) -> None:
         self._failures.setdefault((stage, role, pool), set()).add(row)
 
+    def forgive(self, stages: Iterable[str]) -> list[tuple[str, str, str, FailureRow]]:
+        """All failures of these stages, as ``(stage, role, pool, row)``; they are forgotten."""
+        keys = [key for key in self._failures if key[0] in stages]
+        return [(*key, row) for key in keys for row in sorted(self._failures.pop(key))]
+
     def mend(self, stage: str, role: str, pool: str) -> tuple[FailureRow, ...]:
         """The rows that a success at this stage ends, whatever the store's mode and the pool's
         allocator were when they failed; they are forgotten."""
         return tuple(sorted(self._failures.pop((stage, role, pool), set())))
 
 
-def _gone(address: int, ranges: tuple[tuple[int, int], ...], held: list[tuple[int, int]]) -> bool:
-    """Whether *address* lies in *ranges* and in nothing that is still *held*."""
-    return _inside(address, ranges) and not _inside(address, held)
-
-
-def _inside(address: int, ranges: Iterable[tuple[int, int]]) -> bool:
-    return any(start <= address < start + size for start, size in ranges)
-
-
-def merge_ranges(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """``(address, bytes)`` ranges without those that lie inside another (views)."""
-    merged: list[tuple[int, int]] = []
-    for start, size in sorted(set(ranges), key=lambda r: (r[0], -r[1])):
-        if size <= 0 or start == 0:
-            continue
-        if merged and start < merged[-1][0] + merged[-1][1]:
-            last, length = merged[-1]
-            merged[-1] = (last, max(length, start + size - last))
-        else:
-            merged.append((start, size))
-    return tuple(merged)
+def _holder(address: int, pools: list[Pool]) -> Pool | None:
+    return next((pool for pool in pools if inside(address, pool.ranges)), None)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from hicache_obs import __version__, config, faults, live, wire
-from hicache_obs.events import Event, JournalLost, ObsError, RunStarted, WorkerStarting
+from hicache_obs.events import Event, JournalLost, ObsError, RunStarted, StoreSetUp, WorkerStarting
 from hicache_obs.journal import JournalWriter
 from hicache_obs.ledger import Ledger
 from hicache_obs.runs import RunName, launch
@@ -49,6 +49,7 @@ class Recorder:
         self.ledger = Ledger()
         self.worker = UNKNOWN_WORKER
         self.store_mode = ""
+        self.store_setup: StoreSetUp | None = None
         self._run = RunName.new()
         self._journal = JournalWriter(settings, self._run)
         self._live: live.LiveApplier | None = None

@@ -119,11 +119,14 @@ def _segment(event: ev.SegmentAllocated, _time: float) -> list[Update]:
 
 
 def _pin(event: ev.PagesPinned, _time: float) -> list[Update]:
-    return [
+    rows = [
         _row(m.CALL_IN_PROGRESS, 0, event, api="pin"),
         _row(m.PINS, 1, event),
         _row(m.PINNED_BYTES, event.pinned_bytes, event),
     ]
+    if event.failed:
+        rows.append(_failure(1, event, stage="pinning", mode="", cause="pin"))
+    return rows
 
 
 def _failure(value: float, source: Any, **more: object) -> Update:
@@ -157,8 +160,13 @@ def _standing(event: ev.PoolBuilt | ev.PoolNamed) -> list[Update]:
 
 
 def _pool_named(event: ev.PoolNamed, _time: float) -> list[Update]:
-    pinned = [_row(m.PINNED_BYTES, event.pinned_bytes, event)] if event.pinned_bytes else []
-    return _standing(event) + pinned
+    rows = _standing(event)
+    if event.pinned_bytes:
+        rows.append(_row(m.PINNED_BYTES, event.pinned_bytes, event))
+    if event.registered_bytes:
+        rows.append(_row(m.REGISTERED_BYTES, event.registered_bytes, event))
+        rows.append(_row(m.POOL_REGISTERED, 1, event))
+    return rows
 
 
 def _held(event: ev.PoolFacts) -> list[Update]:
@@ -200,7 +208,9 @@ def _transport(event: ev.TransportChosen, _time: float) -> list[Update]:
     return [_row(m.TRANSPORT_INFO, 1, event)]
 
 
-def _mended(event: ev.StoreSetUp | ev.BufferRegistered, **more: object) -> list[Update]:
+def _mended(
+    event: ev.StoreSetUp | ev.BufferRegistered | ev.BackendAttached, **more: object
+) -> list[Update]:
     return [
         _failure(0, event, **more, mode=mode, allocator=allocator, code=code, cause=cause)
         for mode, allocator, code, cause in event.mended
@@ -226,6 +236,29 @@ def _registration(event: ev.BufferRegistered, time: float) -> list[Update]:
 def _pool_registration(event: ev.PoolRegistered, _time: float) -> list[Update]:
     done = event.outcome == "success"
     return [_row(m.POOL_EXPECTED, 1, event), _row(m.POOL_REGISTERED, done, event)]
+
+
+def _unregistration(event: ev.BufferUnregistered, _time: float) -> list[Update]:
+    return [_row(m.REGISTERED_BYTES, event.registered_bytes, event)]
+
+
+def _attach(event: ev.BackendAttached, _time: float) -> list[Update]:
+    none = {"role": "none", "pool": "", "allocator": "", "code": ""}
+    rows = []
+    if event.failed and event.cause:
+        rows.append(_failure(1, event, stage="attach", **none))
+    return rows + _mended(event, stage="attach", role="none", pool="")
+
+
+def _detach(event: ev.BackendDetached, _time: float) -> list[Update]:
+    rows = [_row(m.STORE_INFO, 0, event)]
+    for role, pool in event.pools:
+        rows += [Update(m.POOL_EXPECTED, (role, pool), 0.0)]
+        rows += [Update(m.POOL_REGISTERED, (role, pool), 0.0)]
+    for stage, role, pool, mode, allocator, code, cause in event.ended:
+        labels = (stage, mode, role, pool, allocator, code, cause)
+        rows.append(Update(m.FAILURE_ACTIVE, labels, 0.0))
+    return rows
 
 
 def _journal_lost(event: ev.JournalLost, _time: float) -> list[Update]:
@@ -257,7 +290,10 @@ _UPDATES: Mapping[str, Callable[[Any, float], list[Update]]] = {
     ev.StoreSetUp.kind: _setup,
     ev.TransportChosen.kind: _transport,
     ev.BufferRegistered.kind: _registration,
+    ev.BufferUnregistered.kind: _unregistration,
     ev.PoolRegistered.kind: _pool_registration,
+    ev.BackendAttached.kind: _attach,
+    ev.BackendDetached.kind: _detach,
     ev.JournalLost.kind: _journal_lost,
     ev.ObsError.kind: _obs_error,
 }

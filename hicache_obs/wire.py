@@ -199,8 +199,9 @@ def _checked(cls: type[Event], name: str, declared: str, value: Any) -> Any:
         return {str(k): str(v) for k, v in value.items()}
     if declared == "tuple[str, ...]" and isinstance(value, list):
         return tuple(str(v) for v in value)
-    if declared == "tuple[tuple[str, str, str, str], ...]" and isinstance(value, list):
-        rows = [v for v in value if isinstance(v, list) and len(v) == 4]
+    if declared.startswith("tuple[tuple[") and isinstance(value, list):
+        length = declared.count("str")
+        rows = [v for v in value if isinstance(v, list) and len(v) == length]
         return tuple(tuple(str(part) for part in row) for row in rows)
     allowed = _TYPES.get(declared, ())
     wrong_bool = isinstance(value, bool) and bool not in allowed

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from hicache_obs import classify, draft_builder, recorder
 from hicache_obs.events import AllocatorChosen, CallEntered, SegmentAllocated
-from hicache_obs.hooks import draft, limits, memory, scope
+from hicache_obs.hooks import draft, limits, memory, pinning, scope
 from hicache_obs.hooks.around import Call
 from hicache_obs.ledger import Segment
 
@@ -62,16 +63,59 @@ def type_label(allocator_type: object) -> str:
 
 
 def allocate(call: Call) -> Iterator[None]:
-    """``HostTensorAllocator.allocate(dims, dtype, device)`` and its subclasses.
-
-    SGLang up to 0.5.22 does not check Mooncake's allocation for a null pointer: a success at
-    address 0 is told as a failure here, and SGLang's outcome stands.
-    """
-    rec = recorder.get()
+    """``HostTensorAllocator.allocate(dims, dtype, device)`` and its subclasses."""
     allocator = classify.allocator_label(type(call.args[0]).__name__)
+    size = memory.requested_bytes(call.argument(1, "dims"), call.argument(2, "dtype"))
+    yield from _allocating(call, allocator, size)
+
+
+def past_allocator(allocator: str, pins: bool) -> Callable[[Call], Iterator[None]]:
+    """Functions ``(dims, dtype, ...)`` that give a pool memory without asking its allocator.
+
+    ``alloc_with_pin_memory`` (NPU, MUSA, XPU: pool_host/common.py) has a fourth parameter
+    ``pin_memory``; ``_alloc_hip_host_tensor`` (ROCm, 0.5.22 and later) always pins, and
+    ``alloc_with_memfabric`` (NPU, 0.5.20 and later) maps memory of the driver's.
+    """
+
+    def observe(call: Call) -> Iterator[None]:
+        pinned = pins and bool(call.argument(3, "pin_memory", True))
+        size = memory.requested_bytes(call.argument(0, "dims"), call.argument(1, "dtype"))
+        yield from _allocating(call, allocator if pinned else "other", size)
+        if pinned:
+            address, got = memory.address_and_size(call.result) or (0, size)
+            pinning.by_torch(recorder.get(), call, address, got)
+
+    return observe
+
+
+def hugepages(call: Call) -> Iterator[None]:
+    """``_alloc_hugepage``: SGLANG_HUGEPAGE_SIZE is set. OSError where the kernel has none free;
+    SGLang logs one line and takes plain pages (mmap_allocator.py)."""
+    yield
+    if call.error is not None and call.failed:
+        _fell_back_to_plain_pages("no_hugepages")
+
+
+def hugepages_shm(call: Call) -> Iterator[None]:
+    """``alloc_shm``: shared memory has no huge pages, whatever is asked for."""
+    yield
+    if call.error is None and os.environ.get("SGLANG_HUGEPAGE_SIZE", "").strip():
+        _fell_back_to_plain_pages("shm")
+
+
+def _fell_back_to_plain_pages(reason: str) -> None:
     build = scope.build()
     role, pool = (build.role, build.pool) if build else (scope.role(), "")
-    size = memory.requested_bytes(call.argument(1, "dims"), call.argument(2, "dtype"))
+    chosen = {"requested": "hugepages", "actual": "plain_pages", "reason": reason}
+    recorder.get().emit(AllocatorChosen(role=role, pool=pool, **chosen))
+
+
+def _allocating(call: Call, allocator: str, size: int) -> Iterator[None]:
+    """SGLang up to 0.5.22 does not check Mooncake's allocation for a null pointer: a success at
+    address 0 is told as a failure here, and SGLang's outcome stands."""
+    rec = recorder.get()
+    build = scope.build()
+    role, pool = (build.role, build.pool) if build else (scope.role(), "")
     number = rec.next_call()
     rec.emit(
         CallEntered(

@@ -7,6 +7,7 @@ wrong in it is counted; the original's return value, exception object and traceb
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +36,14 @@ class Call:
         if name in self.kwargs:
             return self.kwargs[name]
         return self.args[position] if position < len(self.args) else default
+
+    def named(self, name: str) -> Any:
+        """The argument of the original's parameter *name*, however it was given, else None."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        code = getattr(inspect.unwrap(self.original), "__code__", None)
+        names = code.co_varnames[: code.co_argcount] if code is not None else ()
+        return self.argument(names.index(name), name) if name in names else None
 
     @property
     def failed(self) -> bool:

@@ -6,6 +6,7 @@ the others a finder waits, and registers and applies them right after SGLang's o
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from hicache_obs import faults
 from hicache_obs.hooks.around import around
-from hicache_obs.sglang_targets import Target
+from hicache_obs.hooks.cudart import cudart
+from hicache_obs.sglang_targets import VENDORS, Target
 
 if TYPE_CHECKING:
     from hicache_obs.events import HooksReported
@@ -67,10 +69,31 @@ def _register(target: Target) -> bool:
     """Hand a target to the registry; False if its module does not have the name."""
     if _resolve(target) is None:
         return False
-    hook = around(target.point)
+    hook = cudart if target.point == "cudart" else around(target.point)
+    if target.table:
+        _lead_through_the_module(target)
     _state.hooks[target.path] = hook
     _registry().register(target.path, hook, sys.modules[_REGISTRY].HookType.AROUND)
     return True
+
+
+def _lead_through_the_module(target: Target) -> None:
+    """Let entries of a table of functions call what the function's name is now.
+
+    The registry changes the module's name only; a table keeps the function that it was made with.
+    """
+    module = sys.modules[target.module]
+    function, table = _resolve(target), getattr(module, target.table, None)
+    if not isinstance(table, dict):
+        return
+
+    @functools.wraps(function)
+    def by_name(*args: Any, **kwargs: Any) -> Any:
+        return getattr(module, target.name)(*args, **kwargs)
+
+    for key, value in list(table.items()):
+        if value is function:
+            table[key] = by_name
 
 
 def _resolve(target: Target) -> Any:
@@ -195,8 +218,8 @@ def is_installed(target: Target) -> bool:
 
 
 def report() -> HooksReported:
-    """How the hook points stand now. A module that SGLang has not imported is pending; a name
-    or module file that this release does not have is missing."""
+    """How the hook points stand now. A module that SGLang has not imported is pending, as is a
+    vendor's that may never be; a name or module file that this release does not have is missing."""
     from hicache_obs.events import HooksReported
 
     installed = pending = 0
@@ -207,7 +230,7 @@ def report() -> HooksReported:
                 installed += 1
             else:
                 missing.append(target.path)
-        elif _has_file(target.module):
+        elif target.module.partition(".")[0] in VENDORS or _has_file(target.module):
             pending += 1
         else:
             missing.append(target.path)

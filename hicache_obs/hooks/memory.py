@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hicache_obs import sglang_pools
+
 
 def address_and_size(buffer: Any) -> tuple[int, int] | None:
     """``(address, bytes)`` of a tensor, None if it cannot tell."""
@@ -14,19 +16,28 @@ def address_and_size(buffer: Any) -> tuple[int, int] | None:
 
 
 def pool_ranges(pool: Any) -> list[tuple[int, int]]:
-    """``(address, bytes)`` of a pool's own buffers, by its attributes.
+    """``(address, bytes)`` of a pool's own buffers, by the attributes that ``sglang_pools`` names.
 
-    ``kv_buffer`` is a tensor, a list of tensors or None; asymmetric pools have ``k_buffer`` and
-    ``v_buffer`` (mem_cache/pool_host/mha.py).
+    A pool over memory that it shares with another has all of that memory as its own.
     """
+    own = vars_of(pool)
+    shared, memory = sglang_pools.SHARED_BUFFER
+    values = [own.get(name) for name in sglang_pools.BUFFERS]
+    values.append(vars_of(own.get(shared)).get(memory))
     found = []
-    for name in ("kv_buffer", "k_buffer", "v_buffer"):
-        value = vars_of(pool).get(name)
+    for value in values:
         for buffer in value if isinstance(value, (list, tuple)) else [value]:
             pair = address_and_size(buffer)
             if pair is not None:
                 found.append(pair)
     return found
+
+
+def behind(pool: Any) -> Any:
+    """The pool that holds the memory: what a facade stands before, else *pool* itself."""
+    own = vars_of(pool)
+    found = [own[name] for name in sglang_pools.FACADES if name in own]
+    return found[0] if found and not pool_ranges(pool) else pool
 
 
 def vars_of(obj: Any) -> dict[str, Any]:

@@ -13,31 +13,43 @@ _seen: dict[int, MismatchSeen] = {}
 """The mismatch of each pool that has one, by pool id."""
 
 
-def expects_registration(role: str) -> bool | None:
-    """Whether a pool of *role* should be registered; None where the worker is not known."""
-    worker = recorder.get().worker
+def expects_registration(rec: recorder.Recorder, pool: Pool) -> bool | None:
+    """Whether *pool* should be registered; None where the worker is not known.
+
+    A pool without memory of its own is not: a logical anchor, a rank that holds no copy of an
+    MLA cache, the second pool over shared memory. HiSparse never gives its pools to a store.
+    """
+    worker = rec.worker
     if not worker.hicache:
         return None
-    if worker.storage_backend != "mooncake":
+    with rec.locked():
+        none = rec.ledger.covered(pool)
+    if none or worker.storage_backend != "mooncake" or pool.key.pool == "hisparse":
         return False
-    return role != scope.DRAFT or draft.release_registers_draft()
+    return pool.key.role != scope.DRAFT or draft.release_registers_draft()
 
 
-def check_pool(rec: recorder.Recorder, pool_id: int, denied: str) -> None:
-    """Compare a new pool's allocator with what was asked for and with the target's.
-
-    Args:
-        denied: the allocator type that was asked for, if SGLang fell back from it; else "".
-    """
+def check_pool(rec: recorder.Recorder, pool_id: int, build: scope.Build) -> None:
+    """Compare a new pool's allocator with what was asked for, with the allocator object that
+    SGLang gave it, and with the target's."""
     with rec.locked():
         pool = rec.ledger.pool(pool_id)
-        target = rec.ledger.newest_pool(scope.TARGET)
     if pool is None:
         return
-    actual = pool.key.allocator
-    if denied:
-        _tell(rec, pool, denied, "fallback", rec.mode)
-    elif pool.key.role == scope.DRAFT and target is not None and target.key.allocator != actual:
+    if build.fallback:
+        _tell(rec, pool, build.requested, "fallback", rec.mode)
+    elif build.actual and build.allocator not in ("", "default", build.actual):
+        _tell(rec, pool, build.allocator, "bypassed", rec.mode)
+    else:
+        _compare_with_target(rec, pool)
+
+
+def _compare_with_target(rec: recorder.Recorder, pool: Pool) -> None:
+    with rec.locked():
+        target = rec.ledger.newest_pool(scope.TARGET)
+    if pool.key.role != scope.DRAFT or target is None or not pool.ranges:
+        return
+    if target.key.allocator != pool.key.allocator:
         _tell(rec, pool, target.key.allocator, "draft_differs_from_target", rec.mode)
 
 
@@ -106,7 +118,7 @@ def rename(rec: recorder.Recorder, pool: Pool) -> None:
     if told is not None and told.reason != "draft_differs_from_target":
         _tell(rec, pool, told.expected, told.reason, rec.mode)
     else:
-        check_pool(rec, pool.pool_id, "")
+        _compare_with_target(rec, pool)
 
 
 def end(rec: recorder.Recorder, pool_id: int) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 from hicache_obs import classify, faults, recorder
 from hicache_obs.events import BufferRegistered, CallEntered, CallRefused, PoolRegistered
-from hicache_obs.hooks import memory, peer, pools, scope
+from hicache_obs.hooks import memory, peer, scope, standing
 from hicache_obs.hooks.around import Call
 from hicache_obs.ledger import FailureRow, Provenance, RegistrationKey
+from hicache_obs.sglang_pools import OTHER
 
 _API = "register_buffer"
 
@@ -19,9 +20,11 @@ def anchor(call: Call) -> Iterator[None]:
 
     A logical anchor has no ``kv_buffer``; SGLang returns without a registration.
     """
-    known = pools.known(call.argument(1, "mem_pool_host"))
-    role, pool = (known.key.role, known.key.pool) if known else (scope.TARGET, "kv")
-    yield from _pool(call, call.argument(1, "mem_pool_host"), "register_mem_pool_host", role, pool)
+    host_pool = call.argument(1, "mem_pool_host")
+    known = standing.known(host_pool)
+    role, pool = (known.key.role, known.key.pool) if known else (scope.TARGET, OTHER)
+    pool = "kv" if pool == OTHER else pool
+    yield from _pool(call, host_pool, "register_mem_pool_host", role, pool)
 
 
 def side_pool(call: Call) -> Iterator[None]:
@@ -39,7 +42,7 @@ def side_pool(call: Call) -> Iterator[None]:
 
 def _pool(call: Call, host_pool: Any, api: str, role: str, pool: str) -> Iterator[None]:
     rec, store = recorder.get(), call.args[0]
-    allocator = pools.name(host_pool, role, pool)
+    role, pool, allocator = standing.name(host_pool, role, pool)
     over = scope.Registering(api=api, role=role, pool=pool, allocator=allocator)
     with scope.handing_over(over):
         yield

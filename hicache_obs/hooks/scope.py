@@ -8,14 +8,19 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from hicache_obs import sglang_pools
+
 TARGET, DRAFT = "target", "draft"
 
 _role: ContextVar[str] = ContextVar("hicache_obs_role", default=TARGET)
 _build: ContextVar[Build | None] = ContextVar("hicache_obs_build", default=None)
 _registering: ContextVar[Registering | None] = ContextVar("hicache_obs_registering", default=None)
 
-_DRAFT_LABELS = {"draft": "draft", "draft_swa": "draft_swa", "draft_indexer": "draft_indexer"}
-_TARGET_LABELS = {"kv": "kv", "full": "kv", "swa": "swa"}
+_owner: ContextVar[str] = ContextVar("hicache_obs_owner", default="")
+
+_ALIASES = {"full": "kv"}
+_OF_A_DRAFT = {"kv": "draft", "other": "draft", "swa": "draft_swa", "indexer": "draft_indexer"}
+"""SGLang's names for a target's pools, and for those of a draft."""
 
 
 @dataclass
@@ -32,6 +37,19 @@ class Build:
     reason: str = ""
     """Why its memory is none, where SGLang did not notice (``null_pointer``)."""
     segments: list[tuple[int, int, str]] = field(default_factory=list)
+    pin_code: str = ""
+    """The code of a page-locking that failed, "" if none did."""
+    actual: str = ""
+    """The allocator that its memory came from, "" where it has none."""
+
+    def take_over(self, shared: Build) -> None:
+        """The pool's memory was asked for by *shared*, before the pool."""
+        self.requested, self.requested_type = shared.requested, shared.requested_type
+        self.allocator, self.fallback, self.reason = (
+            shared.allocator,
+            shared.fallback,
+            shared.reason,
+        )
 
 
 @dataclass
@@ -71,6 +89,16 @@ def as_role(name: str) -> Iterator[None]:
 
 
 @contextmanager
+def owned_by(owner: str) -> Iterator[None]:
+    """Pools built meanwhile are *owner*'s (``decode_offload``, ``hisparse``)."""
+    token = _owner.set(owner)
+    try:
+        yield
+    finally:
+        _owner.reset(token)
+
+
+@contextmanager
 def building(started: Build) -> Iterator[None]:
     token = _build.set(started)
     try:
@@ -88,21 +116,38 @@ def handing_over(started: Registering) -> Iterator[None]:
         _registering.reset(token)
 
 
-def name_pool(label: object) -> tuple[str, str]:
+def name_pool(pool_class: type, label: object = None) -> tuple[str, str]:
     """Role and pool of a pool under construction.
 
-    ``pool_label`` (0.5.18 and later: kv, full, swa, draft, draft_swa) outranks the builder's
-    scope; the PoolName given at registration outranks both (``name_registered``).
+    An owner outside the cache tree gives its own name. Else, in rising order: what the class is
+    for, the builder's scope, and the label that SGLang gave to the constructor (``pool_label``,
+    0.5.18 and later: kv, full, swa, draft, draft_swa; ``pool_name`` of DeepSeek-V4 pools). The
+    PoolName of a pool's group or registration outranks all of them (``name_registered``).
     """
+    of_class = _pool_of(pool_class)
+    owner = _owner.get() or (of_class if of_class in sglang_pools.OUTSIDE else "")
+    if owner:
+        return TARGET, owner
     text = str(label) if label else ""
-    if text in _DRAFT_LABELS:
-        return DRAFT, _DRAFT_LABELS[text]
+    pool = sglang_pools.pool_label(_ALIASES.get(text, text))
+    pool = of_class if pool == sglang_pools.OTHER else pool
+    if pool.startswith("draft"):
+        return DRAFT, pool
     if role() == DRAFT:
-        return DRAFT, "draft_swa" if text == "swa" else "draft"
-    return TARGET, _TARGET_LABELS.get(text, text or "kv")
+        return DRAFT, _OF_A_DRAFT.get(pool, pool)
+    return TARGET, pool
+
+
+def _pool_of(pool_class: type) -> str:
+    """What the class or the nearest of its bases that we know is for."""
+    for known in pool_class.__mro__:
+        pool = sglang_pools.pool_of_class(known.__name__)
+        if pool != sglang_pools.OTHER:
+            return pool
+    return sglang_pools.OTHER
 
 
 def name_registered(pool_name: Any) -> tuple[str, str]:
     """Role and pool by SGLang's PoolName (mem_cache/hicache_storage.py)."""
-    text = str(getattr(pool_name, "value", pool_name))
-    return (DRAFT if text.startswith("draft") else TARGET), text
+    pool = sglang_pools.pool_label(str(getattr(pool_name, "value", pool_name)))
+    return (DRAFT if pool.startswith("draft") else TARGET), pool

@@ -43,20 +43,19 @@ def store_init(call: Call) -> Iterator[None]:
         elif call.failed:
             rec.ledger.add_failure("setup", "none", "", FailureRow(mode, "", code, cause))
     mismatch.check_store(rec, mode, refused=cause == "allocator_required")
-    rec.emit(
-        StoreSetUp(
-            call=number,
-            api="setup",
-            backend="mooncake",
-            mode=mode,
-            # A standalone client has a transport of its own; this setting is not read then.
-            protocol=str(getattr(config, "protocol", "")) if embedded else "",
-            code=code,
-            cause=cause,
-            mended=mended,
-            **call.outcome,
-        )
+    rec.store_setup = StoreSetUp(
+        call=number,
+        api="setup",
+        backend="mooncake",
+        mode=mode,
+        # A standalone client has a transport of its own; this setting is not read then.
+        protocol=str(getattr(config, "protocol", "")) if embedded else "",
+        code=code,
+        cause=cause,
+        mended=mended,
+        **call.outcome,
     )
+    rec.emit(rec.store_setup)
 
 
 def warmup(call: Call) -> Iterator[None]:

@@ -22,7 +22,8 @@ UNREACHABLE = ("client_unreachable", "master_unreachable", "ipc_or_remote_map", 
 _DEATHS = ("crashed_in_call", "oom_suspected")
 REGISTRATION = (
     *("foreign_buffer", "segment_size_mismatch", "overlap", "transport", "empty_buffer"),
-    *("null_pointer", "not_initialized", "unsupported_buffer_shape", *_DEATHS),
+    *("null_pointer", "not_initialized", "unsupported_buffer_shape"),
+    *("refused", "backend_missing", "bad_config", *_DEATHS),
     *("exception", "unknown"),
 )
 SETUP = (

@@ -18,7 +18,7 @@ from hicache_obs import config, journal, recorder, runs, wire
 from hicache_obs import events as ev
 from hicache_obs import metrics as m
 from hicache_obs.events import Event
-from hicache_obs.hooks import allocators, mismatch, peer, pools
+from hicache_obs.hooks import allocators, mismatch, peer, standing
 from hicache_obs.hooks.around import around
 from hicache_obs.ledger import Segment
 from hicache_obs.metrics import Metric
@@ -59,7 +59,7 @@ class HostPool:
     """What is used of a host pool; *error* is raised by its construction."""
 
     def __init__(
-        self, tensor: Tensor | None = None, error: BaseException | None = None, label: str = ""
+        self, tensor: Tensor | None = None, error: BaseException | None = None, label: str = "kv"
     ) -> None:
         def build(pool: HostPool, pool_label: str = "") -> None:
             if error is not None:
@@ -295,7 +295,7 @@ def test_the_mode_is_that_of_the_store_that_was_set_up(rec: Recorder) -> None:
     pool = HostPool()
     (built,) = told(rec, ev.PoolBuilt)
     assert built.mode == "standalone"
-    assert pools.known(pool) is not None
+    assert standing.known(pool) is not None
 
 
 def test_page_locked_bytes_go_with_their_pool(rec: Recorder) -> None:
@@ -361,7 +361,7 @@ def test_memory_that_is_none_is_a_failure_and_holds_nothing(rec: Recorder) -> No
     assert rows(rec, m.POOL_BYTES) == {}
     ((labels, value),) = rows(rec, m.FAILURE_ACTIVE).items()
     assert (labels[0], labels[-1], value) == ("allocation", "null_pointer", 1)
-    assert pools.known(pool) is not None
+    assert standing.known(pool) is not None
 
 
 def test_a_mismatch_at_a_later_attach_is_harmful(rec: Recorder) -> None:
@@ -377,7 +377,7 @@ def test_a_mismatch_at_a_later_attach_is_harmful(rec: Recorder) -> None:
         STORE_INIT(fail, Store())
     (event,) = told(rec, ev.MismatchSeen)
     assert (event.reason, event.harmful) == ("backend_requires", True)
-    assert pools.known(pool) is not None
+    assert standing.known(pool) is not None
 
 
 def test_a_forked_child_has_no_pool_of_its_parent(rec: Recorder) -> None:
@@ -387,11 +387,11 @@ def test_a_forked_child_has_no_pool_of_its_parent(rec: Recorder) -> None:
     )
     pid = os.fork()
     if pid == 0:
-        empty = not pools._built and not pools._ids and not mismatch._seen
-        os._exit(0 if empty and pools.known(pool) is None else 1)
+        empty = not standing._built and not standing._ids and not mismatch._seen
+        os._exit(0 if empty and standing.known(pool) is None else 1)
     mismatch._seen.clear()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert pools.known(pool) is not None
+    assert standing.known(pool) is not None
 
 
 def test_live_updates_keep_the_order_of_the_journal(

@@ -13,8 +13,8 @@ from hicache_obs.ledger import (
     Provenance,
     RegistrationKey,
     Segment,
-    merge_ranges,
 )
+from hicache_obs.ranges import merge_ranges
 
 TARGET = PoolKey("target", "kv", "mooncake")
 DRAFT = PoolKey("draft", "draft", "default")
@@ -179,11 +179,13 @@ def test_later_evidence_renames() -> None:
     assert ledger.held(TARGET) == (0, 0)
 
 
-def test_the_newest_pool_of_a_role() -> None:
+def test_the_newest_pool_of_a_role_that_has_memory_and_is_in_the_cache_tree() -> None:
     ledger = Ledger()
     assert ledger.newest_pool("target") is None
     for number, key in ((1, TARGET), (2, TARGET._replace(pool="swa")), (3, DRAFT)):
-        ledger.add_pool(pool(number, key))
+        ledger.add_pool(pool(number, key, (1000 * number, 100)))
+    ledger.add_pool(pool(4, TARGET))
+    ledger.add_pool(pool(5, TARGET._replace(pool="hisparse"), (9000, 100)))
     newest = ledger.newest_pool("target")
     assert newest is not None
     assert newest.pool_id == 2

@@ -76,7 +76,58 @@ def test_name_of_a_pool_under_construction(
     role: str, label: object, named: tuple[str, str]
 ) -> None:
     with scope.as_role(role):
-        assert scope.name_pool(label) == named
+        assert scope.name_pool(MHATokenToKVPoolHost, label) == named
+
+
+class HostKVCache: ...
+
+
+class MHATokenToKVPoolHost(HostKVCache): ...
+
+
+class MambaPoolHost(HostKVCache): ...
+
+
+class DSAIndexerPoolHost(HostKVCache): ...
+
+
+class DeepSeekV4PagedHostPool(HostKVCache): ...
+
+
+class OfAPlugin(HostKVCache): ...
+
+
+class OfAPluginOverMamba(MambaPoolHost): ...
+
+
+@pytest.mark.parametrize(
+    ("role", "pool_class", "label", "named"),
+    [
+        ("target", MambaPoolHost, None, ("target", "mamba")),
+        ("target", DSAIndexerPoolHost, None, ("target", "indexer")),
+        ("target", DSAIndexerPoolHost, "qsa_indexer", ("target", "indexer")),
+        ("draft", DSAIndexerPoolHost, None, ("draft", "draft_indexer")),
+        ("target", DeepSeekV4PagedHostPool, "deepseek_v4_c128", ("target", "deepseek_v4_c128")),
+        ("target", DeepSeekV4PagedHostPool, "swa", ("target", "swa")),
+        ("target", DeepSeekV4PagedHostPool, "of a plug-in", ("target", "other")),
+        ("draft", DeepSeekV4PagedHostPool, "draft_swa", ("draft", "draft_swa")),
+        ("target", OfAPlugin, None, ("target", "other")),
+        ("target", OfAPlugin, "kv", ("target", "kv")),
+        ("draft", OfAPlugin, None, ("draft", "draft")),
+        ("target", OfAPluginOverMamba, None, ("target", "mamba")),
+    ],
+)
+def test_name_by_class(
+    role: str, pool_class: type, label: str | None, named: tuple[str, str]
+) -> None:
+    with scope.as_role(role):
+        assert scope.name_pool(pool_class, label) == named
+
+
+def test_an_owner_outside_the_cache_tree_names_its_pools() -> None:
+    with scope.owned_by("decode_offload"):
+        assert scope.name_pool(MHATokenToKVPoolHost, "kv") == ("target", "decode_offload")
+    assert scope.name_pool(MHATokenToKVPoolHost, "kv") == ("target", "kv")
 
 
 class PoolName(enum.Enum):

@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 import pytest
 
 from hicache_obs.hooks.observers import OBSERVERS
-from hicache_obs.sglang_targets import RELEASES, TARGETS, release_key, targets_for
+from hicache_obs.sglang_targets import RELEASES, TARGETS, VENDORS, release_key, targets_for
 
 COMMON = "sglang.srt.mem_cache.pool_host.common"
 BASE = "sglang.srt.mem_cache.pool_host.base"
@@ -89,7 +89,7 @@ def test_the_draft_builder_moved() -> None:
 
 
 def test_every_point_has_an_observer_and_every_observer_a_point() -> None:
-    assert {target.point for target in TARGETS} == set(OBSERVERS)
+    assert {target.point for target in TARGETS} == set(OBSERVERS) | {"cudart"}
 
 
 @by_release
@@ -101,13 +101,25 @@ def test_no_two_targets_share_a_path(release: str) -> None:
 @by_release
 def test_a_release_has_every_point_that_all_have(release: str) -> None:
     points = {target.point for target in targets_for(release)}
-    later = {"pool_destroy": "0.5.14", "pin": "0.5.14"}
+    later = {
+        "pool_destroy": "0.5.14",
+        "pin": "0.5.14",
+        "pool_group_entry": "0.5.18",
+        "host_backing": "0.5.21",
+        "hugepages": "0.5.13",
+        "hugepages_shm": "0.5.18",
+        "allocate_memfabric": "0.5.20",
+        "allocate_hip": "0.5.22",
+        "direct_linker": "0.5.20",
+    }
+    gone = {"pin_inline": "0.5.13"}
     expected = {
         point
         for point in OBSERVERS
-        if point not in later or release_key(later[point]) <= release_key(release)
+        if release_key(later.get(point, "0.5.11")) <= release_key(release)
+        and release_key(release) <= release_key(gone.get(point, "0.5.23"))
     }
-    assert points == expected
+    assert points - {"cudart"} == expected
 
 
 def test_the_hook_is_on_the_base_that_mooncakestore_calls() -> None:
@@ -122,7 +134,8 @@ def test_no_target_imports_prometheus_client_at_load() -> None:
 
 def test_rows_are_well_formed() -> None:
     for target in TARGETS:
-        assert re.fullmatch(r"sglang\.srt(\.\w+)+", target.module)
+        vendor = target.module.partition(".")[0] in VENDORS
+        assert vendor or re.fullmatch(r"sglang\.srt(\.\w+)+", target.module)
         assert re.fullmatch(r"\w+(\.\w+)?", target.name)
         assert target.since in RELEASES or target.since == "0.5.15"
         assert not target.until or release_key(target.since) <= release_key(target.until)
@@ -130,7 +143,8 @@ def test_rows_are_well_formed() -> None:
 
 def test_a_moved_target_has_no_gap_and_no_overlap() -> None:
     keys = [release_key(release) for release in RELEASES]
-    by_name = sorted(TARGETS, key=lambda t: (t.point, t.name, release_key(t.since)))
+    of_sglang = [t for t in TARGETS if t.module.partition(".")[0] not in VENDORS]
+    by_name = sorted(of_sglang, key=lambda t: (t.point, t.name, release_key(t.since)))
     for _, group in groupby(by_name, key=lambda t: (t.point, t.name)):
         rows = list(group)
         for earlier, later in pairwise(rows):

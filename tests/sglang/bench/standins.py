@@ -37,11 +37,15 @@ class _PageLocking:
 
 
 def page_locking() -> None:
-    """Let SGLang page-lock host memory without a CUDA driver."""
+    """Let SGLang page-lock host memory without a CUDA driver.
+
+    ``torch.cuda.cudart`` itself stays torch's own (hicache-obs hooks it): what it initializes and
+    what it answers are replaced.
+    """
     import torch
 
-    driver = _PageLocking()
-    torch.cuda.cudart = lambda: driver
+    torch.cuda._lazy_init = lambda: None
+    torch.cuda._cudart = _PageLocking()  # type: ignore[assignment]
 
 
 def device_streams() -> None:

@@ -1,0 +1,218 @@
+"""The storage backend of a cache: attached, detached, and what others than Mooncake register."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from hicache_obs import classify, faults, recorder
+from hicache_obs.events import (
+    BackendAttached,
+    BackendDetached,
+    BufferRegistered,
+    BufferUnregistered,
+    CallEntered,
+    CallReturned,
+    PoolRegistered,
+)
+from hicache_obs.hooks import memory, scope, standing
+from hicache_obs.hooks.around import Call, around
+from hicache_obs.ledger import FailureRow, RegistrationKey
+from hicache_obs.sglang_backends import REGISTERING, backend_label
+
+_ENDING = ("registration", "setup", "attach")
+"""Stages whose failures end when the backend is taken away."""
+
+
+def attach(call: Call) -> Iterator[None]:
+    """``HiCacheController.attach_storage_backend(storage_backend, ...)`` and the override of
+    ``HybridCacheController``, at start-up and at run time.
+
+    SGLang raises; at run time its callers catch that and answer with a text. A failure that an
+    inner hook has told of is not told twice.
+    """
+    rec = recorder.get()
+    backend = backend_label(call.argument(1, "storage_backend"))
+    yield
+    cause = ""
+    mended: tuple[FailureRow, ...] = ()
+    if call.error is None:
+        with rec.locked():
+            mended = rec.ledger.mend("attach", "none", "")
+    elif call.failed:
+        stage, _ = rec.blamed(call.error)
+        if not stage:
+            cause = classify.attach_cause(type(call.error).__name__)
+            rec.blame(call.error, "attach", cause)
+            with rec.locked():
+                rec.ledger.add_failure("attach", "none", "", FailureRow("", "", "", cause))
+    told: dict[str, Any] = {"backend": backend, "mode": "", "cause": cause, "mended": mended}
+    rec.emit(BackendAttached(**told, **call.outcome))
+
+
+def detach(call: Call) -> Iterator[None]:
+    """``HiCacheController.detach_storage_backend``: the store is dropped, and what was registered
+    with it. Raises RuntimeError where a storage thread does not end; then nothing has changed."""
+    controller = call.args[0]
+    backend = backend_label(memory.vars_of(controller).get("storage_backend_type"))
+    yield
+    if call.error is None:
+        _detached(recorder.get(), backend)
+
+
+def _detached(rec: recorder.Recorder, backend: str) -> None:
+    mode = rec.store_mode or (backend if backend in REGISTERING else "")
+    setup, rec.store_setup = rec.store_setup, None
+    with rec.locked():
+        pools = tuple(dict.fromkeys((p.key.role, p.key.pool) for p in rec.ledger.pools()))
+        gone = rec.ledger.remove_registrations(rec.ledger.registered_in(mode))
+        ended = tuple((stage, r, p, *row) for stage, r, p, row in rec.ledger.forgive(_ENDING))
+    rec.emit(
+        BackendDetached(
+            backend=backend,
+            mode=mode,
+            protocol=setup.protocol if setup else "",
+            pools=pools,
+            ended=ended,
+        )
+    )
+    for key, size in gone:
+        rec.emit(BufferUnregistered(**key._asdict(), bytes=size, registered_bytes=0))
+
+
+def created(call: Call) -> Iterator[None]:
+    """``StorageBackendFactory.create_backend(name, storage_config, mem_pool_host)``.
+
+    The modules of most backends cannot be imported where the vendor's library is missing, so
+    the registering methods of a backend's class are hooked when SGLang has made one.
+    """
+    name = backend_label(call.argument(1, "backend_name"))
+    yield
+    vendor = REGISTERING.get(name)
+    if call.error is not None or vendor is None:
+        return
+    store = call.result
+    _hook(type(store), _ANCHOR, _registers(name, _ANCHOR))
+    _hook(type(store), _SIDE_POOL, _registers(name, _SIDE_POOL))
+    library = memory.vars_of(store).get(vendor.attribute)
+    if library is not None:
+        _hook(type(library), vendor.method, _answer)
+
+
+_ANCHOR, _SIDE_POOL = "register_mem_pool_host", "register_mem_host_pool_v2"
+_hooked: set[tuple[type, str]] = set()
+
+
+def _hook(owner: type, name: str, observer: Callable[[Call], Iterator[None]]) -> None:
+    """Put a hook on a method of a class that was made at run time; once a class."""
+    original = getattr(owner, name, None)
+    if original is None or (owner, name) in _hooked:
+        return
+    _hooked.add((owner, name))
+    hook = around("backend_register", observer)
+
+    @functools.wraps(original)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return hook(original, *args, **kwargs)
+
+    setattr(owner, name, method)
+
+
+_answers: ContextVar[list[object] | None] = ContextVar("hicache_obs_answers", default=None)
+
+
+def _answer(call: Call) -> Iterator[None]:
+    """The library's own register call, below one of the store's."""
+    yield
+    answers = _answers.get()
+    if answers is not None and call.error is None:
+        answers.append(call.result)
+
+
+def _registers(backend: str, method: str) -> Callable[[Call], Iterator[None]]:
+    def observe(call: Call) -> Iterator[None]:
+        pool = call.argument(1, "mem_pool_host" if method == _ANCHOR else "host_pool")
+        if method == _ANCHOR:
+            known = standing.known(pool)
+            role, name = (known.key.role, known.key.pool) if known else (scope.TARGET, "kv")
+        else:
+            role, name = scope.name_registered(call.argument(2, "host_pool_name"))
+            if name == "kv":
+                yield
+                return
+        key = RegistrationKey(backend, *standing.name(pool, role, name))
+        yield from _register(call, method, pool, key)
+
+    return observe
+
+
+def _register(call: Call, api: str, pool: Any, key: RegistrationKey) -> Iterator[None]:
+    """One pool is given to a backend. SGLang raises where its library refuses, or takes the
+    answer False for granted (``sglang_backends``); where the library was not asked at all, the
+    store copies and nothing is registered."""
+    rec = recorder.get()
+    ranges = memory.pool_ranges(memory.behind(pool))
+    size, number = sum(size for _, size in ranges), rec.next_call()
+    rec.emit(
+        CallEntered(
+            call=number,
+            api=api,
+            role=key.role,
+            pool=key.pool,
+            bytes=size,
+            since=rec.now(),
+            mode=key.mode,
+            allocator=key.allocator,
+        )
+    )
+    answers: list[object] = []
+    token = _answers.set(answers)
+    try:
+        yield
+    finally:
+        _answers.reset(token)
+    if call.error is None and REGISTERING[key.mode].attribute and not answers:
+        copied: dict[str, Any] = {"call": number, "api": api, "role": key.role, "pool": key.pool}
+        rec.emit(CallReturned(**copied, **call.outcome))
+        return
+    refused = call.error is None and any(answer is False for answer in answers)
+    failed = call.failed or refused
+    cause = "" if not failed else "exception" if call.failed else "refused"
+    code = classify.code_in(call.message)
+    mended: tuple[FailureRow, ...] = ()
+    with rec.locked():
+        if failed:
+            row = FailureRow(key.mode, key.allocator, code, cause)
+            rec.ledger.add_failure("registration", key.role, key.pool, row)
+        elif call.error is None:
+            for address, length in ranges:
+                rec.ledger.add_registration(address, length, key)
+            mended = rec.ledger.mend("registration", key.role, key.pool)
+        total = rec.ledger.registered_bytes(key)
+    if call.error is not None and call.failed:
+        rec.blame(call.error, "registration", cause)
+    if failed:
+        faults.logger.error(
+            "hicache-obs: %s of the %s host pool (pool %s, %d bytes) with backend %s failed: %s",
+            *(api, key.role, key.pool, size, key.mode, call.message or "refused"),
+        )
+    outcome = call.outcome | ({"outcome": "failure"} if failed else {})
+    of_key = key._asdict()
+    rec.emit(
+        BufferRegistered(
+            call=number,
+            api=api,
+            **of_key,
+            bytes=size,
+            address=hex(ranges[0][0]) if ranges else "0x0",
+            code=code,
+            cause=cause,
+            registered_bytes=total,
+            mended=mended,
+            **outcome,
+        )
+    )
+    told: dict[str, Any] = {"api": api, "mode": key.mode, "role": key.role, "pool": key.pool}
+    rec.emit(PoolRegistered(**told, buffers=len(ranges), bytes=size, **outcome))
