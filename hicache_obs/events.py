@@ -210,7 +210,8 @@ class AllocatorChosen(Event):
 class LimitSeen(Event):
     """A memory limit when the constructor of a host pool was entered, and what was free under it.
 
-    *source*: ``psutil``, the host as SGLang's own size check reads it, or ``cgroup``.
+    *source*: ``psutil``, the host as SGLang's own size check reads it, ``cgroup``, and what that
+    check does not see: ``hugetlb``, ``memlock``, ``numa`` (hooks/host_facts.py).
     """
 
     kind: ClassVar[str] = "limit"

@@ -152,7 +152,8 @@ HOST_LIMIT = _metric(
     "hicache_host_limit_bytes",
     GAUGE,
     "source",
-    "Memory limit seen at the newest request for a host pool: psutil (the host), cgroup.",
+    "Memory limit seen at the newest request for a host pool: psutil (the host), cgroup, hugetlb, "
+    "memlock, numa.",
 )
 HOST_MEMORY = _metric(
     "hicache_host_memory_bytes",

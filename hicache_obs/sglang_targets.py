@@ -201,6 +201,25 @@ TARGETS = (
 )
 
 
+PARAMETERS: dict[str, tuple[tuple[int, str], ...]] = {
+    "pool_group": ((1, "entries"),),
+    "pool_group_entry": ((1, "entry"),),
+    "allocator_choice": ((0, "allocator_type"),),
+    "allocate": ((1, "dims"), (2, "dtype")),
+    "allocate_pinned": ((0, "dims"), (1, "dtype"), (3, "pin_memory")),
+    "allocate_hip": ((0, "dims"), (1, "dtype")),
+    "allocate_memfabric": ((0, "dims"), (1, "dtype")),
+    "pin": ((0, "buffer"),),
+    "transfer_engine": ((2, "device_name"),),
+    "register_anchor": ((1, "mem_pool_host"),),
+    "register_side_pool": ((1, "host_pool"), (2, "host_pool_name")),
+    "register_buffer": ((1, "tensor"),),
+    "create_backend": ((1, "backend_name"),),
+    "attach": ((1, "storage_backend"),),
+}
+"""The parameters that the observer of a point reads, by place and name; alike in all releases."""
+
+
 def targets_for(release: str) -> tuple[Target, ...]:
     """The hook points of *release*; those of the newest known one where it cannot be read."""
     try:

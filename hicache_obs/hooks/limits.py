@@ -45,7 +45,7 @@ def _free(limit: Limit) -> int:
 
 
 def _groups(proc: Path, cgroups: Path) -> Iterator[Limit]:
-    for line in _text(f"{proc}/self/cgroup").splitlines():
+    for line in text(f"{proc}/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
@@ -62,34 +62,34 @@ def _tree(root: str, path: str, limit: str, used: str, cache: str) -> Iterator[L
         names = []
     for depth in range(len(names), -1, -1):
         group = "/".join((root, *names[:depth]))
-        allowed = _number(_text(f"{group}/{limit}"))
+        allowed = number(text(f"{group}/{limit}"))
         if allowed is not None and allowed < _UNLIMITED:
-            taken = _number(_text(f"{group}/{used}")) or 0
+            taken = number(text(f"{group}/{used}")) or 0
             yield Limit(allowed, max(0, taken - _cache(group, cache)), "cgroup")
 
 
 def _cache(group: str, name: str) -> int:
     """File pages that the kernel gives up at once; no part of a working set."""
-    _, _, rest = ("\n" + _text(f"{group}/memory.stat")).partition(f"\n{name} ")
-    return _number(rest.partition("\n")[0]) or 0
+    _, _, rest = ("\n" + text(f"{group}/memory.stat")).partition(f"\n{name} ")
+    return number(rest.partition("\n")[0]) or 0
 
 
 def _host(proc: Path) -> Iterator[Limit]:
     found = {}
-    for line in _text(f"{proc}/meminfo").splitlines()[:8]:
+    for line in text(f"{proc}/meminfo").splitlines()[:8]:
         name, _, value = line.partition(":")
-        found[name] = (_number(value.removesuffix("kB")) or 0) * 1024
+        found[name] = (number(value.removesuffix("kB")) or 0) * 1024
     total, free = found.get("MemTotal", 0), found.get("MemAvailable", 0)
     if total and free:
         yield Limit(total, total - free, "host")
 
 
-def _number(text: str) -> int | None:
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+def number(written: str) -> int | None:
+    digits = written.strip()
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
 
 
-def _text(path: str) -> str:
+def text(path: str) -> str:
     """What a small file holds, by one read (half the cost of a text file's); names of groups
     may hold any byte."""
     try:

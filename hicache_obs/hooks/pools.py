@@ -8,7 +8,7 @@ from typing import Any
 
 from hicache_obs import classify, recorder
 from hicache_obs.events import LimitSeen, PoolBuilt
-from hicache_obs.hooks import limits, memory, mismatch, scope, standing
+from hicache_obs.hooks import host_facts, limits, memory, mismatch, scope, standing
 from hicache_obs.hooks.around import Call
 from hicache_obs.ledger import FailureRow, Pool, PoolKey
 from hicache_obs.ranges import merge_ranges
@@ -66,7 +66,7 @@ def backing(call: Call) -> Iterator[None]:
 
 def _tell_limits(rec: recorder.Recorder) -> None:
     """Here and not at ``allocate``: a request that fails SGLang's size check never gets there."""
-    for limit in limits.each():
+    for limit in (*limits.each(), *host_facts.host_facts()):
         source = "psutil" if limit.limit_source == "host" else limit.limit_source
         free = max(0, limit.free)
         rec.emit(LimitSeen(source=source, limit_bytes=limit.limit_bytes, free_bytes=free))

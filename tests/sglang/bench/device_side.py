@@ -9,7 +9,10 @@ from __future__ import annotations
 import inspect
 import types
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from options import Options
 
 PAGE_SIZE = 64
 TOKENS = 1024
@@ -27,25 +30,49 @@ class DeviceSide:
     draft: Any | None
 
 
-def init_groups(rank: int, ranks: int, nccl_port: int) -> None:
-    """Join SGLang's parallel state (distributed/parallel_state.py) over gloo.
+def model_config(server_args: Any) -> Any:
+    """The real ``ModelConfig`` of the tiny model."""
+    from sglang.srt.configs.model_config import ModelConfig, ModelImpl
+
+    config = ModelConfig.from_server_args(server_args)
+    # The answer that get_resolved_model_impl (model_loader/utils.py) would keep here after it has
+    # imported every model class of SGLang, which takes four seconds.
+    config._resolved_model_impl = ModelImpl.SGLANG
+    return config
+
+
+def init_groups(
+    options: Options, server_args: Any, config: Any, tp_rank: int, port_args: Any
+) -> None:
+    """Join SGLang's parallel state (distributed/parallel_state.py) over gloo, and its attention
+    groups (layers/dp_attention.py).
 
     From 0.5.21 the sizes come from the published runtime context, before that they are arguments.
+    Ranks on several hosts meet at ``dist_init_addr``, as in ``ModelRunner.init_torch_distributed``.
     """
     from sglang.srt.distributed import parallel_state
+    from sglang.srt.layers import dp_attention
 
+    meeting = options.dist_address or f"127.0.0.1:{port_args.nccl_port}"
     parallel_state.init_distributed_environment(
-        world_size=ranks,
-        rank=rank,
-        local_rank=rank,
+        world_size=options.ranks,
+        rank=tp_rank,
+        local_rank=tp_rank,
         backend="gloo",
-        distributed_init_method=f"tcp://127.0.0.1:{nccl_port}",
+        distributed_init_method=f"tcp://{meeting}",
     )
-    accepted = inspect.signature(parallel_state.initialize_model_parallel).parameters
-    sizes = (
-        {"tensor_model_parallel_size": ranks} if "tensor_model_parallel_size" in accepted else {}
-    )
-    parallel_state.initialize_model_parallel(backend="gloo", **sizes)
+    sizes = {
+        "tensor_model_parallel_size": options.ranks,
+        "attention_data_parallel_size": options.dp_size if options.dp_attention else 1,
+    }
+    _call(parallel_state.initialize_model_parallel, backend="gloo", **sizes)
+    _call(dp_attention.initialize_dp_attention, server_args=server_args, model_config=config)
+
+
+def _call(function: Any, **available: Any) -> None:
+    """Call `function` with those of the arguments that this release's has."""
+    wanted = inspect.signature(function).parameters
+    function(**{name: value for name, value in available.items() if name in wanted})
 
 
 def device_pool(kind: str, layers: int) -> Any:
@@ -72,10 +99,9 @@ def device_pool(kind: str, layers: int) -> Any:
     return MHATokenToKVPool(head_num=2, head_dim=64, **common)
 
 
-def build(server_args: Any, target_kind: str, draft_kind: str) -> DeviceSide:
+def build(config: Any, target_kind: str, draft_kind: str) -> DeviceSide:
     """Build both device pools, the slot allocator and the worker around them."""
     import torch
-    from sglang.srt.configs.model_config import ModelConfig, ModelImpl
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 
@@ -90,17 +116,13 @@ def build(server_args: Any, target_kind: str, draft_kind: str) -> DeviceSide:
         need_sort=False,
     )
     requests = ReqToTokenPool(size=8, max_context_len=512, device="cpu", enable_memory_saver=False)
-    model_config = ModelConfig.from_server_args(server_args)
-    # The answer that get_resolved_model_impl (model_loader/utils.py) would keep here after it has
-    # imported every model class of SGLang, which takes four seconds.
-    model_config._resolved_model_impl = ModelImpl.SGLANG
-    return DeviceSide(_worker(model_config, target, requests, slots), model_config, target, draft)
+    return DeviceSide(_worker(config, target, requests, slots), config, target, draft)
 
 
-def _worker(model_config: Any, target: Any, requests: Any, slots: Any) -> Any:
+def _worker(config: Any, target: Any, requests: Any, slots: Any) -> Any:
     """Stand in for the model worker: the attributes that SGLang's cache builder reads, no more."""
     runner = types.SimpleNamespace(
-        model_config=model_config,
+        model_config=config,
         token_to_kv_pool=target,
         mtp_draft_device_pools=(),
         mtp_draft_mamba_pools=(),

@@ -119,6 +119,7 @@ class Server:
         self.folder = folder
         self.metrics_port = metrics_port
         self._log_path = folder / "server.log"
+        self._told = 0
 
     @property
     def pid(self) -> int:
@@ -166,7 +167,26 @@ class Server:
     def reports(self) -> list[dict[str, Any]]:
         """Return what each rank wrote about its real objects (``rank_report.py``), by rank."""
         found = [json.loads(path.read_text()) for path in self.folder.glob("report.*.json")]
-        return sorted(found, key=lambda report: int(report["rank"]))
+        return sorted(found, key=lambda r: (r["engine"], r["dp_rank"] or 0, r["rank"]))
+
+    def tell(
+        self, step: str, config: Mapping[str, Any] | None = None, timeout: float = 90
+    ) -> list[dict[str, Any]]:
+        """Let every rank take one more step (``attaching.py``); what each of them answered."""
+        before = [len(report["steps"]) for report in self.reports()]
+        path = self.folder / f"report.tell.{self._told}"
+        self._told += 1
+        told = {"step": step, "config": "" if config is None else json.dumps(config)}
+        path.with_suffix(".part").write_text(json.dumps(told))
+        path.with_suffix(".part").rename(path)
+        deadline = time.monotonic() + timeout
+        while True:
+            steps = [report["steps"] for report in self.reports()]
+            if all(len(taken) > old for taken, old in zip(steps, before, strict=True)):
+                return [taken[-1] for taken in steps]
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"no answer to {step}\n{self.log[-4000:]}")
+            time.sleep(0.05)
 
     def kill(self) -> None:
         """Kill the whole process group and reap the first process."""
@@ -196,15 +216,18 @@ def start_server(
     extra_config: Mapping[str, Any] | None = None,
     extra_metric_labels: Mapping[str, str] | None = None,
     metrics_port: int | None = None,
+    host: str | None = None,
     **options: Any,
 ) -> Server:
     """Start ``server.py`` with `release`; return at once.
 
     `options` are those of ``options.py`` with underscores: ``target="mla"``, ``draft="mha"``,
     ``storage_backend="nixl"``, ``attach=False``, ``hicache=False``, ``metrics=False``, ``ranks=2``,
-    ``exit_when_ready=True``, ``server_port=...``. With a `mooncake` its extra config is used, else
-    `extra_config`. Without either, and with no storage backend named, there is no store.
-    `folder` keeps log and reports (default: a new temporary folder).
+    ``exit_when_ready=True``, ``server_port=...``; a mapping is handed over as JSON
+    (``attach_config``, ``failing_config``, ``second_config``). With a `mooncake` its extra config
+    is used, else `extra_config`. Without either, and with no storage backend named, there is no
+    store. `folder` keeps log and reports (default: a new temporary folder). `host` is the host's
+    name that the server sees, in a UTS namespace of its own; only root may do that.
     """
     folder = Path(folder) if folder else Path(tempfile.mkdtemp(prefix="hicache-bench-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -218,7 +241,7 @@ def start_server(
         options["extra_metric_labels"] = json.dumps(extra_metric_labels)
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            [_python(), str(BENCH / "server.py"), *_arguments(options)],
+            [*_on_host(host), _python(), str(BENCH / "server.py"), *_arguments(options)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -251,6 +274,13 @@ def run_python(
     )
 
 
+def _on_host(host: str | None) -> list[str]:
+    """The start of a command that runs the rest on a "host" of this name."""
+    if host is None:
+        return []
+    return ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host]
+
+
 def _python() -> str:
     return os.environ.get("HICACHE_OBS_BENCH_PYTHON") or sys.executable
 
@@ -262,6 +292,8 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
         if isinstance(value, bool):
             if value or name in ("hicache", "attach", "metrics"):
                 arguments.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, Mapping):
+            arguments.append(f"--{flag}={json.dumps(value)}")
         else:
             arguments.append(f"--{flag}={value}")
     return arguments

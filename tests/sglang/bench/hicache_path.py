@@ -14,6 +14,7 @@ import types
 from typing import Any
 
 import device_side
+from options import Options
 
 
 def build(scheduler: Any, server_args: Any, side: device_side.DeviceSide, ranks: Ranks) -> None:
@@ -23,12 +24,15 @@ def build(scheduler: Any, server_args: Any, side: device_side.DeviceSide, ranks:
     Whatever SGLang raises goes through.
     """
     draft = side.draft is not None
+    scheduler.server_args = server_args
     scheduler.tp_worker = side.worker
     scheduler.model_config = side.model_config
     scheduler.draft_worker = _draft_worker(side.draft) if draft else None
     scheduler.spec_algorithm = _spec_algorithm(draft)
     if has_builder():
         _build_with_builder(scheduler, server_args, side, ranks)
+        if server_args.disaggregation_decode_enable_offload_kvcache:
+            scheduler.decode_offload_manager = _decode_offload(scheduler, server_args)
     else:
         _build_in_scheduler(scheduler, server_args, ranks)
 
@@ -39,28 +43,35 @@ def has_builder() -> bool:
 
 
 class Ranks(types.SimpleNamespace):
-    """The ranks and sizes of one scheduler (distributed/parallel_state_wrapper.py, 0.5.14)."""
+    """The ranks and sizes of one scheduler (distributed/parallel_state_wrapper.py, 0.5.13 to
+    0.5.20; later SGLang asks its runtime context)."""
 
     @classmethod
-    def of(cls, tp_rank: int, tp_size: int) -> Ranks:
-        """Return the ranks of a plain tensor-parallel start."""
+    def of(cls, options: Options, tp_rank: int, dp_rank: int | None) -> Ranks:
+        """Return the ranks of a tensor-parallel start, with or without data parallelism."""
+        tp_size = options.ranks
+        attn_dp_size = options.dp_size if options.dp_attention else 1
+        attn_tp_size = tp_size // attn_dp_size
         return cls(
             tp_rank=tp_rank,
             tp_size=tp_size,
             pp_rank=0,
             pp_size=1,
-            dp_rank=None,
-            dp_size=1,
-            attn_tp_rank=tp_rank,
-            attn_tp_size=tp_size,
+            dp_rank=dp_rank,
+            dp_size=options.dp_size,
+            attn_tp_rank=tp_rank % attn_tp_size,
+            attn_tp_size=attn_tp_size,
             attn_cp_rank=0,
             attn_cp_size=1,
+            attn_dp_rank=tp_rank // attn_tp_size,
+            attn_dp_size=attn_dp_size,
+            moe_ep_rank=0,
+            moe_ep_size=1,
         )
 
 
 def _build_in_scheduler(scheduler: Any, server_args: Any, ranks: Ranks) -> None:
     groups = _groups()
-    scheduler.server_args = server_args
     scheduler.page_size = device_side.PAGE_SIZE
     scheduler.enable_metrics = server_args.enable_metrics
     scheduler.enable_kv_cache_events = False
@@ -68,8 +79,8 @@ def _build_in_scheduler(scheduler: Any, server_args: Any, ranks: Ranks) -> None:
     scheduler.enable_overlap = True
     scheduler.pp_rank, scheduler.pp_size = ranks.pp_rank, ranks.pp_size
     scheduler.tp_rank, scheduler.tp_size = ranks.tp_rank, ranks.tp_size
-    scheduler.tp_cpu_group = scheduler.attn_tp_cpu_group = groups["tp_cpu_group"]
-    scheduler.attn_cp_cpu_group = groups["attn_cp_cpu_group"]
+    for name in ("tp_cpu_group", "attn_tp_cpu_group", "attn_cp_cpu_group"):
+        setattr(scheduler, name, groups[name])
     scheduler.tp_group, scheduler.pp_group = groups["tp_group"], groups["pp_group"]
     scheduler.init_cache_with_memory_pool()
     scheduler._maybe_register_hicache_draft()
@@ -107,6 +118,25 @@ def _build_with_builder(
             enable_hierarchical_cache=server_args.enable_hierarchical_cache,
             page_size=device_side.PAGE_SIZE,
         )
+
+
+def _decode_offload(scheduler: Any, server_args: Any) -> Any:
+    """What ``Scheduler.__init__`` builds after the tree (0.5.13 and later; up to 0.5.12
+    ``init_cache_with_memory_pool`` does): the real manager, its host pool and its controller."""
+    from sglang.srt.disaggregation.decode_kvcache_offload_manager import DecodeKVCacheOffloadManager
+
+    requests, slots = scheduler.tp_worker.get_memory_pool()
+    groups = _groups()
+    own = "attn_tp_cpu_group" if server_args.enable_dp_attention else "tp_cpu_group"
+    available = {
+        "req_to_token_pool": requests,
+        "token_to_kv_pool_allocator": slots,
+        "tp_group": groups[own],
+        "tree_cache": scheduler.tree_cache,
+        "server_args": server_args,
+    }
+    wanted = inspect.signature(DecodeKVCacheOffloadManager).parameters
+    return DecodeKVCacheOffloadManager(**{k: v for k, v in available.items() if k in wanted})
 
 
 def _groups() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import dataclass, fields
 
 POOL_KINDS = ("mha", "mla", "asymmetric")
+STEPS = ("attach", "detach", "attach-failing", "collect")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,18 @@ class Options:
     metrics_port: int
     server_port: int
     ranks: int
+    nodes: int
+    node_rank: int
+    dist_address: str
+    dp_size: int
+    dp_attention: bool
+    disaggregation: str
+    decode_offload: bool
+    engines: int
+    second_config: str
+    then: tuple[str, ...]
+    attach_config: str
+    failing_config: str
     model_name: str
     extra_metric_labels: str
     graceful_exit: bool
@@ -75,7 +88,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--metrics", action=flag, default=True, help="SGLang's enable_metrics")
     parser.add_argument("--metrics-port", type=int, default=0, help="port of /metrics; 0: none")
     parser.add_argument("--server-port", type=int, default=30000, help="ServerArgs.port")
-    parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel ranks")
     parser.add_argument("--model-name", default="bench-model", help="served_model_name")
     parser.add_argument("--extra-metric-labels", default="", help="JSON, as SGLang's own option")
     parser.add_argument(
@@ -85,12 +97,60 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--exit-when-ready", action="store_true", help="stop once READY is printed")
     parser.add_argument(
-        "--report", default="", help="each rank writes FILE.<rank>.json with what it built"
+        "--report", default="", help="each rank writes FILE.<engine>-<dp>-<tp>.json: what it built"
     )
+    _add_topology(parser)
+    _add_steps(parser)
     return parser
+
+
+def _add_topology(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel ranks (tp_size)")
+    parser.add_argument("--nodes", type=int, default=1, help="nnodes: hosts that share the ranks")
+    parser.add_argument("--node-rank", type=int, default=0, help="which of them this one is")
+    parser.add_argument("--dist-address", default="", help="dist_init_addr; needed with --nodes")
+    parser.add_argument("--dp-size", type=int, default=1, help="data-parallel ranks")
+    parser.add_argument("--dp-attention", action="store_true", help="enable_dp_attention")
+    parser.add_argument(
+        "--disaggregation",
+        choices=("null", "prefill", "decode"),
+        default="null",
+        help="disaggregation_mode; a decode server keeps HiCache by its own radix cache",
+    )
+    parser.add_argument(
+        "--decode-offload",
+        action="store_true",
+        help="a decode server whose only host pool is that of SGLang's offload manager",
+    )
+    parser.add_argument(
+        "--engines",
+        type=int,
+        default=1,
+        help="engines that one process starts one after another, all with the same server port",
+    )
+    parser.add_argument(
+        "--second-config", default="", help="JSON: the extra config of every engine but the first"
+    )
+
+
+def _add_steps(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--then",
+        type=lambda text: tuple(text.split(",")) if text else (),
+        default=(),
+        help=f"steps that every rank takes before READY, of {', '.join(STEPS)}",
+    )
+    parser.add_argument(
+        "--attach-config", default="", help="JSON: extra config of attach; default --extra-config"
+    )
+    parser.add_argument("--failing-config", default="", help="JSON: that of attach-failing")
 
 
 def parse(argv: list[str] | None = None) -> Options:
     """Parse `argv` (default: the process's own) into `Options`."""
-    parsed = build_parser().parse_args(argv)
+    parser = build_parser()
+    parsed = parser.parse_args(argv)
+    unknown = sorted(set(parsed.then) - set(STEPS))
+    if unknown:
+        parser.error(f"--then: no such step: {', '.join(unknown)}")
     return Options(**{field.name: getattr(parsed, field.name) for field in fields(Options)})

@@ -9,9 +9,11 @@ import gc
 import inspect
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import attaching
 import device_side
 import hicache_path
 import rank_report
@@ -20,16 +22,33 @@ import standins
 from options import Options
 
 
-def run(
-    options: Options,
-    server_args: Any,
-    port_args: Any,
-    tp_rank: int,
-    *,
-    pipe_writer: Any,
-    stop: Any,
-) -> None:
-    """Be rank `tp_rank` until `stop` is set; dies as SGLang's own rank does."""
+@dataclass(frozen=True)
+class Shared:
+    """Of one server and all its ranks: `stop` ends them, each releases `done` after its steps."""
+
+    stop: Any
+    done: Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which rank this process is, as its launcher says it."""
+
+    engine: int
+    dp_rank: int | None
+    tp_rank: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.engine}-{self.dp_rank or 0}-{self.tp_rank}"
+
+
+def run(options: Options, shared: Shared, engine: int, *arguments: Any) -> None:
+    """Be a rank until `shared.stop` is set; dies as SGLang's own rank does.
+
+    `arguments` are those of ``run_scheduler_process``; who gives them is SGLang, its engine or its
+    data-parallel controller.
+    """
     import sglang.srt.managers.scheduler as scheduler_module
 
     standins.page_locking()
@@ -38,36 +57,23 @@ def run(
         standins.no_attach()
     if options.force_draft_allocator:
         standins.draft_allocator(options.force_draft_allocator)
+    given = inspect.signature(scheduler_module.run_scheduler_process).bind(*arguments).arguments
+    place = Place(engine, given["dp_rank"], given["tp_rank"])
     # Before load_plugins(), so that a plug-in hooks the replacement as it would hook the original.
-    _replace_scheduler(scheduler_module.Scheduler, options, tp_rank, stop)
-
-    available = {
-        "server_args": server_args,
-        "port_args": port_args,
-        "gpu_id": 0,
-        "tp_rank": tp_rank,
-        "attn_cp_rank": 0,
-        "moe_dp_rank": 0,
-        "moe_ep_rank": 0,
-        "pp_rank": 0,
-        "dp_rank": None,
-        "pipe_writer": pipe_writer,
-    }
-    wanted = inspect.signature(scheduler_module.run_scheduler_process).parameters
-    scheduler_module.run_scheduler_process(
-        **{name: value for name, value in available.items() if name in wanted}
-    )
+    _replace_scheduler(scheduler_module.Scheduler, options, place, shared)
+    scheduler_module.run_scheduler_process(*arguments)
     gc.freeze()  # as in server.py: a fast end of the interpreter
 
 
-def _replace_scheduler(scheduler: Any, options: Options, tp_rank: int, stop: Any) -> None:
+def _replace_scheduler(scheduler: Any, options: Options, place: Place, shared: Shared) -> None:
     """Put the small bodies in place of the big ones, under the same names and signatures.
 
-    `tp_rank` is the launcher's: from 0.5.21 the constructor does not get it as an argument.
+    `place` is the launcher's: from 0.5.21 the constructor does not get the ranks as arguments.
     """
+    report = _Report(options, place)
 
     def body(self: Any, server_args: Any, port_args: Any) -> None:
-        _build(self, server_args, port_args, options, tp_rank)
+        _build(self, server_args, port_args, place, report=report)
 
     def with_ranks(  # noqa: PLR0917
         self: Any,
@@ -94,7 +100,11 @@ def _replace_scheduler(scheduler: Any, options: Options, tp_rank: int, stop: Any
         }
 
     def run_event_loop(self: Any) -> None:
-        stop.wait()
+        steps = attaching.Steps(self, options, report.add_step)
+        steps.take_all(options.then)
+        shared.done.release()
+        while not shared.stop.wait(0.1):
+            steps.take_told()
 
     candidates = [with_ranks, published]  # up to 0.5.20; from 0.5.21
     _replace(scheduler, "__init__", candidates)
@@ -116,15 +126,36 @@ def _replace(owner: Any, name: str, candidates: list[Any]) -> None:
     raise SystemExit(f"bench: {owner.__name__}.{name}{wanted} is a signature it does not know")
 
 
+class _Report:
+    """What this rank says of itself, written anew whenever there is more of it."""
+
+    def __init__(self, options: Options, place: Place) -> None:
+        self.options = options
+        self._path = Path(f"{options.report}.{place.name}.json") if options.report else None
+        self.facts: dict[str, Any] = {
+            "rank": place.tp_rank,
+            "dp_rank": place.dp_rank,
+            "engine": place.engine,
+            "node_rank": options.node_rank,
+            "pid": os.getpid(),
+            "prometheus_client_before_constructor": "prometheus_client" in sys.modules,
+            "steps": [],
+        }
+
+    def add_step(self, step: dict[str, Any]) -> None:
+        self.facts["steps"].append({"number": len(self.facts["steps"]), **step})
+        self.write()
+
+    def write(self, error: BaseException | None = None) -> None:
+        if self._path is not None:
+            rank_report.write(self._path, self.facts, error)
+
+
 def _build(
-    scheduler: Any, server_args: Any, port_args: Any, options: Options, tp_rank: int
+    scheduler: Any, server_args: Any, port_args: Any, place: Place, *, report: _Report
 ) -> None:
-    facts: dict[str, Any] = {
-        "rank": tp_rank,
-        "pid": os.getpid(),
-        "prometheus_client_before_constructor": "prometheus_client" in sys.modules,
-    }
-    report = Path(f"{options.report}.{tp_rank}.json") if options.report else None
+    options, facts = report.options, report.facts
+    facts["prometheus_client_before_constructor"] = "prometheus_client" in sys.modules
     try:
         _after_loop(scheduler, options)
         import sglang.srt.server_args as server_args_module
@@ -135,26 +166,54 @@ def _build(
             share(server_args)
         if options.transfer_engine:
             _init_transfer_engine()
-        device_side.init_groups(tp_rank, options.ranks, port_args.nccl_port)
-        side = device_side.build(server_args, options.target, options.draft)
-        ranks = hicache_path.Ranks.of(tp_rank, options.ranks)
+        model_config = device_side.model_config(server_args)
+        device_side.init_groups(options, server_args, model_config, place.tp_rank, port_args)
+        side = device_side.build(model_config, options.target, options.draft)
+        ranks = hicache_path.Ranks.of(options, place.tp_rank, place.dp_rank)
         # SGLang creates its metrics before the pools, in 0.5.13 and 0.5.14 after them.
         metrics_first = any(
             hasattr(scheduler, name) for name in ("init_metrics", "init_metrics_collector")
         )
         if metrics_first:
-            scheduler_metrics.publish(options, server_args, tp_rank)
+            _publish_metrics(options, server_args, ranks)
         facts["prometheus_client_before_first_pool"] = "prometheus_client" in sys.modules
         hicache_path.build(scheduler, server_args, side, ranks)
         facts["tree_cache"] = type(scheduler.tree_cache).__name__
         if not metrics_first:
-            scheduler_metrics.publish(options, server_args, tp_rank)
+            _publish_metrics(options, server_args, ranks)
     except Exception as error:
-        if report is not None:
-            rank_report.write(report, facts, error)
+        report.write(error)
         raise
-    if report is not None:
-        rank_report.write(report, facts, None)
+    report.write()
+
+
+def _publish_metrics(options: Options, server_args: Any, ranks: hicache_path.Ranks) -> None:
+    """Let SGLang make its own scheduler metrics, labels and all (``init_new``, 0.5.13 and later).
+
+    Like the scheduler, only an attention group's first rank logs statistics: one empty set.
+    """
+    if not options.metrics:
+        return
+    from sglang.srt.observability import metrics_collector
+
+    collector = metrics_collector.SchedulerMetricsCollector
+    if not hasattr(collector, "init_new"):  # there Scheduler.init_metrics makes the labels
+        scheduler_metrics.publish(options, server_args, ranks.tp_rank)
+        return
+    available = {
+        "server_args": server_args,
+        "ps": ranks,
+        "tp_rank": ranks.tp_rank,
+        "pp_rank": ranks.pp_rank,
+        "dp_rank": ranks.dp_rank,
+        "enable_priority_scheduling": False,
+        "enable_lora": False,
+        "enable_hierarchical_cache": options.hicache,
+    }
+    wanted = inspect.signature(collector.init_new).parameters
+    made = collector.init_new(**{k: v for k, v in available.items() if k in wanted})
+    if made.current_scheduler_metrics_enabled:
+        made.collector.log_stats(metrics_collector.SchedulerStats())
 
 
 def _init_transfer_engine() -> None:

@@ -37,27 +37,39 @@ def _version(distribution: str) -> str:
 
 
 def _objects() -> dict[str, Any]:
-    pools, stores, controllers = [], [], []
-    for thing in gc.get_objects():
+    pools, controllers = [], []
+    for thing in _of_sglang():
         kind = type(thing)
-        if not str(kind.__module__).startswith(("sglang.srt.", "standins")):
-            continue
         if kind.__name__.endswith("PoolHost") or kind.__name__.endswith("PoolMXFP8Host"):
             pools.append(_pool(thing))
         elif kind.__name__ in ("HiCacheController", "HybridCacheController"):
             controllers.append(thing)
-        elif any(base.__name__ == "HiCacheStorage" for base in kind.__mro__):
-            stores.append(
-                {
-                    "class": kind.__name__,
-                    "registered_pools": [str(name) for name in _registered(thing)],
-                }
-            )
     return {
         "pools": sorted(pools, key=lambda pool: pool["role"], reverse=True),
-        "stores": stores,
+        "stores": stores(),
         "controllers": [_controller(thing) for thing in controllers],
     }
+
+
+def stores() -> list[dict[str, Any]]:
+    """The storage backends that stand: attached, or left to the garbage collector."""
+    return [
+        {
+            "class": type(thing).__name__,
+            "registered_pools": [str(name) for name in _registered(thing)],
+        }
+        for thing in _of_sglang()
+        if any(base.__name__ == "HiCacheStorage" for base in type(thing).__mro__)
+    ]
+
+
+def _of_sglang() -> list[Any]:
+    """The objects of SGLang's classes, and of those that stand in for them."""
+    return [
+        thing
+        for thing in gc.get_objects()
+        if str(type(thing).__module__).startswith(("sglang.srt.", "standins"))
+    ]
 
 
 def _pool(pool: Any) -> dict[str, Any]:

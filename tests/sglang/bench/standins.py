@@ -16,7 +16,9 @@ class _PageLocking:
 
     SGLang's ``_cuda_host_register`` (mem_cache/pool_host/common.py, 0.5.14+; inline in
     mem_cache/memory_pool_host.py up to 0.5.13) runs for real on top of it.
-    ``BENCH_CUDA_RC`` sets the code that ``cudaHostRegister`` returns.
+    ``BENCH_CUDA_RC`` sets the code that ``cudaHostRegister`` returns. ``BENCH_CUDA_STRICT=1``:
+    like torch's own binding, ``cudaGetErrorString`` takes no plain int, which SGLang from 0.5.14
+    on gives it (torch/csrc/cuda/shared/cudart.cpp: the parameter is the enum ``cudaError``).
     """
 
     _NAMES: ClassVar = {
@@ -33,6 +35,8 @@ class _PageLocking:
         return 0
 
     def cudaGetErrorString(self, code: int) -> str:  # noqa: N802
+        if os.environ.get("BENCH_CUDA_STRICT") == "1":
+            raise TypeError("cudaGetErrorString(): incompatible function arguments")
         return self._NAMES.get(int(code), f"error {int(code)}")
 
 
