@@ -46,6 +46,10 @@ _HYBRID = _MC + "hybrid_cache.hybrid_cache_controller"
 _STORE = _MC + "storage.mooncake_store.mooncake_store"
 
 
+VENDORS = ("torch", "mooncake", "memfabric_hybrid")
+"""Packages beside SGLang; a process that never imports one lacks nothing."""
+
+
 @dataclass(frozen=True)
 class Target:
     """A hook point in a range of releases: *module* and dotted *name* inside it.
@@ -64,6 +68,11 @@ class Target:
     @property
     def path(self) -> str:
         return f"{self.module}.{self.name}"
+
+    @property
+    def of_vendor(self) -> bool:
+        """Whether it is in a package beside SGLang, which a process may never import."""
+        return self.module.partition(".")[0] in VENDORS
 
 
 _RELEASE = re.compile(r"^(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?")
@@ -90,10 +99,6 @@ def _at(
         if not since or not place.until or release_key(since) <= release_key(place.until):
             first = max(place.since, since, key=release_key) if since else place.since
             yield Target(point, place.module, name, first, place.until, table)
-
-
-VENDORS = ("torch", "mooncake", "memfabric_hybrid")
-"""Packages beside SGLang; a process that never imports one lacks nothing."""
 
 
 def _engine(module: str) -> Iterator[Target]:

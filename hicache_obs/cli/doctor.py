@@ -148,7 +148,7 @@ def _half_segment(installed: Installed) -> Finding:
 
 
 def _hook_points(installed: Installed) -> Finding:
-    targets = targets_for(installed.release)
+    targets = [t for t in targets_for(installed.release) if not t.of_vendor]
     missing = [target.path for target in targets if not has_target(installed, target)]
     if missing:
         text = f"{len(missing)} of {len(targets)} are not in this SGLang: {', '.join(missing)}"

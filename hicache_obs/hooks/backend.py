@@ -105,11 +105,13 @@ _ANCHOR, _SIDE_POOL = "register_mem_pool_host", "register_mem_host_pool_v2"
 _hooked: set[tuple[type, str]] = set()
 
 
-def _hook(owner: type, name: str, observer: Callable[[Call], Iterator[None]]) -> None:
-    """Put a hook on a method of a class that was made at run time; once a class."""
-    original = getattr(owner, name, None)
-    if original is None or (owner, name) in _hooked:
+def _hook(made: type, name: str, observer: Callable[[Call], Iterator[None]]) -> None:
+    """Put a hook on a method of a class that is known at run time only, where it is defined; once
+    a class. What SGLang's base class of all stores defines registers nothing."""
+    owner = next((c for c in made.__mro__ if name in vars(c)), None)
+    if owner is None or owner.__name__ == "HiCacheStorage" or (owner, name) in _hooked:
         return
+    original = getattr(owner, name)
     _hooked.add((owner, name))
     hook = around("backend_register", observer)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hicache_obs import faults
 from hicache_obs.hooks.around import around
 from hicache_obs.hooks.cudart import cudart
-from hicache_obs.sglang_targets import VENDORS, Target
+from hicache_obs.sglang_targets import Target
 
 if TYPE_CHECKING:
     from hicache_obs.events import HooksReported
@@ -230,7 +230,7 @@ def report() -> HooksReported:
                 installed += 1
             else:
                 missing.append(target.path)
-        elif target.module.partition(".")[0] in VENDORS or _has_file(target.module):
+        elif target.of_vendor or _has_file(target.module):
             pending += 1
         else:
             missing.append(target.path)

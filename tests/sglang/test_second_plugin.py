@@ -54,7 +54,8 @@ def baseline(start: Start) -> Run:
 def test_both_observe_each_call_once(
     start: Start, baseline: Run, tmp_path: Path, order: str
 ) -> None:
-    paths = sorted(target.path for target in targets_for("0.5.14"))
+    # The registry imports what it is given: not the vendors' packages, one of which is not here.
+    paths = sorted(t.path for t in targets_for("0.5.14") if not t.of_vendor)
     second = plugin(tmp_path / "second", "second", "second:register", SECOND.format(targets=paths))
     ours = plugin(tmp_path / "ours", "hicache_obs", "hicache_obs.plugin:register")
     folders = [ours, second] if order == "after" else [second, ours]

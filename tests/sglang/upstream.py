@@ -16,7 +16,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -25,7 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 from bench import fetch  # noqa: E402 - found by the line above, without an installation
 
 from hicache_obs import sglang_pools as pools  # noqa: E402
-from hicache_obs.sglang_targets import PARAMETERS, VENDORS, targets_for  # noqa: E402
+from hicache_obs.sglang_targets import PARAMETERS, targets_for  # noqa: E402
 
 KNOWN_CLASSES = {
     *(pool.name for pool in pools.POOL_CLASSES),
@@ -44,7 +43,7 @@ def findings(root: Path, release: str) -> list[str]:
 
 def _targets(root: Path, release: str) -> Iterator[str]:
     for target in targets_for(release):
-        if target.module.partition(".")[0] in VENDORS:
+        if target.of_vendor:
             continue
         found = _definition(root, target.module, target.name)
         if found is None:
@@ -75,7 +74,6 @@ def _definition(root: Path, module: str, name: str) -> ast.FunctionDef | None:
     return found if isinstance(found, ast.FunctionDef) else None
 
 
-@lru_cache(maxsize=64)
 def _parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 

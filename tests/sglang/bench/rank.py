@@ -17,7 +17,6 @@ import attaching
 import device_side
 import hicache_path
 import rank_report
-import scheduler_metrics
 import standins
 from options import Options
 
@@ -175,45 +174,49 @@ def _build(
             hasattr(scheduler, name) for name in ("init_metrics", "init_metrics_collector")
         )
         if metrics_first:
-            _publish_metrics(options, server_args, ranks)
+            _publish_metrics(scheduler, options, server_args, ranks)
         facts["prometheus_client_before_first_pool"] = "prometheus_client" in sys.modules
         hicache_path.build(scheduler, server_args, side, ranks)
         facts["tree_cache"] = type(scheduler.tree_cache).__name__
         if not metrics_first:
-            _publish_metrics(options, server_args, ranks)
+            _publish_metrics(scheduler, options, server_args, ranks)
     except Exception as error:
         report.write(error)
         raise
     report.write()
 
 
-def _publish_metrics(options: Options, server_args: Any, ranks: hicache_path.Ranks) -> None:
-    """Let SGLang make its own scheduler metrics, labels and all (``init_new``, 0.5.13 and later).
+def _publish_metrics(
+    scheduler: Any, options: Options, server_args: Any, ranks: hicache_path.Ranks
+) -> None:
+    """Let SGLang make its own scheduler metrics, labels and all.
 
-    Like the scheduler, only an attention group's first rank logs statistics: one empty set.
+    ``SchedulerMetricsCollector.init_new`` does (0.5.13 and later), before that
+    ``Scheduler.init_metrics``. Like the scheduler, only an attention group's first rank logs
+    statistics: one empty set.
     """
     if not options.metrics:
         return
     from sglang.srt.observability import metrics_collector
 
-    collector = metrics_collector.SchedulerMetricsCollector
-    if not hasattr(collector, "init_new"):  # there Scheduler.init_metrics makes the labels
-        scheduler_metrics.publish(options, server_args, ranks.tp_rank)
-        return
-    available = {
-        "server_args": server_args,
-        "ps": ranks,
-        "tp_rank": ranks.tp_rank,
-        "pp_rank": ranks.pp_rank,
-        "dp_rank": ranks.dp_rank,
+    features = {
         "enable_priority_scheduling": False,
         "enable_lora": False,
         "enable_hierarchical_cache": options.hicache,
     }
-    wanted = inspect.signature(collector.init_new).parameters
-    made = collector.init_new(**{k: v for k, v in available.items() if k in wanted})
-    if made.current_scheduler_metrics_enabled:
-        made.collector.log_stats(metrics_collector.SchedulerStats())
+    own = metrics_collector.SchedulerMetricsCollector
+    if hasattr(own, "init_new"):
+        numbers = {"tp_rank": ranks.tp_rank, "pp_rank": ranks.pp_rank, "dp_rank": ranks.dp_rank}
+        available = {"server_args": server_args, "ps": ranks, **numbers, **features}
+        wanted = inspect.signature(own.init_new).parameters
+        made = own.init_new(**{k: v for k, v in available.items() if k in wanted})
+        collector, logs = made.collector, made.current_scheduler_metrics_enabled
+    else:
+        vars(scheduler).update(vars(ranks), server_args=server_args, **features)
+        scheduler.init_metrics(ranks.tp_rank, ranks.pp_rank, ranks.dp_rank)
+        collector, logs = scheduler.metrics_collector, scheduler.current_scheduler_metrics_enabled
+    if logs:
+        collector.log_stats(metrics_collector.SchedulerStats())
 
 
 def _init_transfer_engine() -> None:

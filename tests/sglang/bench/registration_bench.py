@@ -137,9 +137,14 @@ class Bench:
             layout = args.hicache_mem_layout
             return kind(device_pool, 2.0, 0, PAGE_SIZE, layout, allocator_type=allocator)
         assembler: Any = sys.modules[module]
-        ask, assembler._get_allocator_type = assembler._get_allocator_type, lambda *a: allocator
+        ask = getattr(
+            assembler, "_get_allocator_type", None
+        )  # 0.5.18+; before, an argument's value
+        named = {"kv_pool": device_pool, "server_args": args, "use_mla": False}
+        if ask is None:
+            return fitting(build, page_size=PAGE_SIZE, **named)
+        assembler._get_allocator_type = lambda *a: allocator
         try:
-            named = {"kv_pool": device_pool, "server_args": args, "use_mla": False}
             return fitting(build, page_size=PAGE_SIZE, **named)
         finally:
             assembler._get_allocator_type = ask

@@ -83,7 +83,7 @@ def linker_step(bench: Bench, module: str, name: str) -> Step:
     storages = [buffer.untyped_storage() for buffer in buffers]
     sizes = {storage.data_ptr(): storage.nbytes() for storage in storages}
     slots: Any = types.SimpleNamespace(get_kvcache=lambda: pool)
-    params = CacheInitParams(False, None, slots, pool.page_size)  # type: ignore[arg-type]
+    params = CacheInitParams(False, None, slots, pool.page_size)
     more: dict[str, Any] = {"components": {ComponentType.FULL}}
     if in_mooncake:
         more["extra_config"] = bench.master.extra_config()

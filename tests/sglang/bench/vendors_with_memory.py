@@ -20,6 +20,10 @@ def modules() -> dict[str, dict[str, Any]]:
     return _mori() | _tensorcast() | _aibrix() | _boto3()
 
 
+def _enum(name: str, *members: str) -> Any:
+    return enum.Enum(name, list(members))  # type: ignore[misc]
+
+
 def _mori() -> dict[str, dict[str, Any]]:
     """``mori.umbp`` as storage/umbp/{umbp_store,umbp_direct_linker,umbp_host_allocator}.py call it.
 
@@ -27,10 +31,10 @@ def _mori() -> dict[str, dict[str, Any]]:
     (src/umbp/include/umbp/umbp_client.h in ROCm/mori), and the allocator maps whole huge pages.
     """
 
-    mode = enum.Enum("UMBPDeploymentMode", ["Local", "StandaloneProcess", "Distributed"])
-    role = enum.Enum("UMBPRole", ["Standalone", "SharedSSDLeader", "SharedSSDFollower"])
+    mode = _enum("UMBPDeploymentMode", "Local", "StandaloneProcess", "Distributed")
+    role = _enum("UMBPRole", "Standalone", "SharedSSDLeader", "SharedSSDFollower")
     kinds = ["Anonymous", "AnonymousHugetlb", "AnonymousShm", "AnonymousShmHugetlb"]
-    backing = enum.Enum("UMBPHostBufferBacking", kinds)
+    backing = _enum("UMBPHostBufferBacking", *kinds)
 
     class Config(Record):
         @classmethod
@@ -42,7 +46,7 @@ def _mori() -> dict[str, dict[str, Any]]:
             return cls(dram=Record(capacity_bytes=1 << 30), ssd=ssd, **parts, **remote)
 
     class Client:
-        def __init__(self, config: Config) -> None:
+        def __init__(self, config: Any) -> None:
             self._mode = mode["Distributed"] if config.distributed is not None else mode["Local"]
             if config.standalone_process is not None:
                 self._mode = mode["StandaloneProcess"]
@@ -103,7 +107,10 @@ def _tensorcast() -> dict[str, dict[str, Any]]:
 
     class Options(Record):
         def __eq__(self, other: object) -> bool:
-            return isinstance(other, Options) and self.session_name == other.session_name
+            return (
+                isinstance(other, Options)
+                and vars(self)["session_name"] == vars(other)["session_name"]
+            )
 
         __hash__ = None  # type: ignore[assignment]
 
@@ -125,7 +132,7 @@ def _tensorcast() -> dict[str, dict[str, Any]]:
         "RegionSessionFailedError",
         "RegionSessionTerminatedError",
     )
-    records = (
+    records: tuple[str, ...] = (
         "ByteArtifactKeyspace",
         "ByteArtifactSpec",
         "HostMemorySpan",
@@ -140,9 +147,14 @@ def _tensorcast() -> dict[str, dict[str, Any]]:
 
 def _aibrix() -> dict[str, dict[str, Any]]:
     """``aibrix_kvcache`` as storage/aibrix_kvcache/aibrix_kvcache_storage.py constructs it."""
-    names = ("BaseKVCacheManager", "BlockHashes", "KVCacheBlockSpec", "KVCacheConfig")
+    names: tuple[str, ...] = (
+        "BaseKVCacheManager",
+        "BlockHashes",
+        "KVCacheBlockSpec",
+        "KVCacheConfig",
+    )
     names += ("KVCacheTensorSpec", "ModelSpec")
-    layout = enum.Enum("KVCacheBlockLayout", ["NCLD"])
+    layout = _enum("KVCacheBlockLayout", "NCLD")
     return {
         "aibrix_kvcache": {**dict.fromkeys(names, Record), "KVCacheBlockLayout": layout},
         "aibrix_kvcache.common.absl_logging": {"log_every_n_seconds": lambda *args: None},
