@@ -394,14 +394,13 @@ class BackendAttached(Outcome):
 
     kind: ClassVar[str] = "attach"
     backend: str
-    mode: str
     cause: str
     mended: tuple[tuple[str, str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackendDetached(Event):
-    """The storage backend is gone, by ``detach_storage_backend`` or after a failed attach.
+    """The storage backend is gone, by ``detach_storage_backend``.
 
     *pools* lists ``(role, pool)`` that are expected no longer, *ended* the failures ``(stage,
     role, pool, mode, allocator, code, cause)`` that go with it.

@@ -104,8 +104,8 @@ NOT_HOOKED = {
 }
 """Classes of SGLang that are named like a host pool and are not hooked, with the reason."""
 
-FACADES = {"host_pool"}
-"""Attributes of a facade (PageInterleaveHostPool) that lead to the pool behind it."""
+FACADE = "host_pool"
+"""Attribute of a facade (PageInterleaveHostPool) that leads to the pool behind it."""
 
 BUFFERS = (
     "kv_buffer",

@@ -243,7 +243,7 @@ def _unregistration(event: ev.BufferUnregistered, _time: float) -> list[Update]:
 
 
 def _attach(event: ev.BackendAttached, _time: float) -> list[Update]:
-    none = {"role": "none", "pool": "", "allocator": "", "code": ""}
+    none = {"mode": "", "role": "none", "pool": "", "allocator": "", "code": ""}
     rows = []
     if event.failed and event.cause:
         rows.append(_failure(1, event, stage="attach", **none))

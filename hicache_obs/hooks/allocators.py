@@ -42,7 +42,7 @@ def choice(call: Call) -> Iterator[None]:
     if build is not None:
         build.requested, build.requested_type, build.allocator = requested, given, actual
         build.fallback = reason
-    role, pool = (build.role, build.pool) if build else (scope.role(), "")
+    role, pool = scope.where()
     recorder.get().emit(
         AllocatorChosen(role=role, pool=pool, requested=requested, actual=actual, reason=reason)
     )
@@ -104,8 +104,7 @@ def hugepages_shm(call: Call) -> Iterator[None]:
 
 
 def _fell_back_to_plain_pages(reason: str) -> None:
-    build = scope.build()
-    role, pool = (build.role, build.pool) if build else (scope.role(), "")
+    role, pool = scope.where()
     chosen = {"requested": "hugepages", "actual": "plain_pages", "reason": reason}
     recorder.get().emit(AllocatorChosen(role=role, pool=pool, **chosen))
 
@@ -115,7 +114,7 @@ def _allocating(call: Call, allocator: str, size: int) -> Iterator[None]:
     address 0 is told as a failure here, and SGLang's outcome stands."""
     rec = recorder.get()
     build = scope.build()
-    role, pool = (build.role, build.pool) if build else (scope.role(), "")
+    role, pool = scope.where()
     number = rec.next_call()
     rec.emit(
         CallEntered(

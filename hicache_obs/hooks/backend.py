@@ -11,13 +11,11 @@ from hicache_obs import classify, faults, recorder
 from hicache_obs.events import (
     BackendAttached,
     BackendDetached,
-    BufferRegistered,
     BufferUnregistered,
-    CallEntered,
     CallReturned,
     PoolRegistered,
 )
-from hicache_obs.hooks import memory, scope, standing
+from hicache_obs.hooks import memory, registered, scope, standing
 from hicache_obs.hooks.around import Call, around
 from hicache_obs.ledger import FailureRow, RegistrationKey
 from hicache_obs.sglang_backends import REGISTERING, backend_label
@@ -48,7 +46,7 @@ def attach(call: Call) -> Iterator[None]:
             rec.blame(call.error, "attach", cause)
             with rec.locked():
                 rec.ledger.add_failure("attach", "none", "", FailureRow("", "", "", cause))
-    told: dict[str, Any] = {"backend": backend, "mode": "", "cause": cause, "mended": mended}
+    told: dict[str, Any] = {"backend": backend, "cause": cause, "mended": mended}
     rec.emit(BackendAttached(**told, **call.outcome))
 
 
@@ -156,65 +154,24 @@ def _register(call: Call, api: str, pool: Any, key: RegistrationKey) -> Iterator
     store copies and nothing is registered."""
     rec = recorder.get()
     ranges = memory.pool_ranges(memory.behind(pool))
-    size, number = sum(size for _, size in ranges), rec.next_call()
-    rec.emit(
-        CallEntered(
-            call=number,
-            api=api,
-            role=key.role,
-            pool=key.pool,
-            bytes=size,
-            since=rec.now(),
-            mode=key.mode,
-            allocator=key.allocator,
-        )
-    )
+    size = sum(size for _, size in ranges)
+    number = registered.entered(rec, api, key, size)
     answers: list[object] = []
-    token = _answers.set(answers)
-    try:
+    with scope.during(_answers, answers):
         yield
-    finally:
-        _answers.reset(token)
+    of_pool: dict[str, Any] = {"api": api, "role": key.role, "pool": key.pool}
     if call.error is None and REGISTERING[key.mode].attribute and not answers:
-        copied: dict[str, Any] = {"call": number, "api": api, "role": key.role, "pool": key.pool}
-        rec.emit(CallReturned(**copied, **call.outcome))
+        rec.emit(CallReturned(call=number, **of_pool, **call.outcome))
         return
-    refused = call.error is None and any(answer is False for answer in answers)
-    failed = call.failed or refused
-    cause = "" if not failed else "exception" if call.failed else "refused"
-    code = classify.code_in(call.message)
-    mended: tuple[FailureRow, ...] = ()
-    with rec.locked():
-        if failed:
-            row = FailureRow(key.mode, key.allocator, code, cause)
-            rec.ledger.add_failure("registration", key.role, key.pool, row)
-        elif call.error is None:
-            for address, length in ranges:
-                rec.ledger.add_registration(address, length, key)
-            mended = rec.ledger.mend("registration", key.role, key.pool)
-        total = rec.ledger.registered_bytes(key)
-    if call.error is not None and call.failed:
-        rec.blame(call.error, "registration", cause)
-    if failed:
+    cause = "exception" if call.failed else ""
+    if call.error is None and any(answer is False for answer in answers):
+        cause = "refused"
+    if cause:
         faults.logger.error(
             "hicache-obs: %s of the %s host pool (pool %s, %d bytes) with backend %s failed: %s",
-            *(api, key.role, key.pool, size, key.mode, call.message or "refused"),
+            *(api, key.role, key.pool, size, key.mode, call.message or cause),
         )
-    outcome = call.outcome | ({"outcome": "failure"} if failed else {})
-    of_key = key._asdict()
-    rec.emit(
-        BufferRegistered(
-            call=number,
-            api=api,
-            **of_key,
-            bytes=size,
-            address=hex(ranges[0][0]) if ranges else "0x0",
-            code=code,
-            cause=cause,
-            registered_bytes=total,
-            mended=mended,
-            **outcome,
-        )
-    )
-    told: dict[str, Any] = {"api": api, "mode": key.mode, "role": key.role, "pool": key.pool}
-    rec.emit(PoolRegistered(**told, buffers=len(ranges), bytes=size, **outcome))
+    code = classify.code_in(call.message)
+    registered.ended(rec, call, key, ranges, number=number, api=api, code=code, cause=cause)
+    outcome = call.outcome | ({"outcome": "failure"} if cause else {})
+    rec.emit(PoolRegistered(mode=key.mode, **of_pool, buffers=len(ranges), bytes=size, **outcome))

@@ -8,12 +8,13 @@ pool is being page-locked it answers with a stand-in that hands every call on an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 from hicache_obs import faults
+from hicache_obs.hooks.scope import during
 
 
 class Watch(Protocol):
@@ -27,13 +28,8 @@ class Watch(Protocol):
 _watch: ContextVar[Watch | None] = ContextVar("hicache_obs_cudart", default=None)
 
 
-@contextmanager
-def watched_by(watch: Watch) -> Iterator[None]:
-    token = _watch.set(watch)
-    try:
-        yield
-    finally:
-        _watch.reset(token)
+def watched_by(watch: Watch) -> AbstractContextManager[None]:
+    return during(_watch, watch)
 
 
 def cudart(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hicache_obs import classify, faults, recorder
-from hicache_obs.events import BufferRegistered, BufferUnregistered, CallEntered
-from hicache_obs.hooks import scope
+from hicache_obs.events import BufferUnregistered
+from hicache_obs.hooks import registered, scope
 from hicache_obs.hooks.around import Call
-from hicache_obs.ledger import FailureRow, RegistrationKey
+from hicache_obs.hooks.registered import Buffers
+from hicache_obs.ledger import RegistrationKey
 
 _ENGINE, _LINKER = "transfer_engine", "direct_linker"
-Buffers = Sequence[tuple[int, int]]
 
 
 def register_memory(call: Call) -> Iterator[None]:
@@ -74,81 +74,38 @@ def _registering(call: Call, api: str, mode: str, buffers: Buffers) -> Iterator[
     if not rec.worker.hicache and not rec.started:
         yield
         return
-    address, size = (buffers[0][0] if buffers else 0), sum(size for _, size in buffers)
     with rec.locked():
-        owner = rec.ledger.pool_at(address)
+        owner = rec.ledger.pool_at(buffers[0][0]) if buffers else None
         overlaps = any(rec.ledger.registered_overlap(*pair) for pair in buffers)
     key = RegistrationKey(mode, *(owner.key if owner else ("none", "", "other")))
-    number = rec.next_call()
-    rec.emit(
-        CallEntered(
-            call=number,
-            api=api,
-            role=key.role,
-            pool=key.pool,
-            bytes=size,
-            since=rec.now(),
-            mode=mode,
-            allocator=key.allocator,
-        )
-    )
+    number = registered.entered(rec, api, key, sum(size for _, size in buffers))
     yield
     code = "" if call.error is not None else str(call.result or 0)
-    failed = call.failed or code not in ("", "0")
     cause = ""
-    if failed:
+    if call.failed or code not in ("", "0"):
         cause = classify.engine_cause(code, buffers, overlaps)
-        _say(key, api, size, code, cause)
-        if call.error is not None:
-            rec.blame(call.error, "registration", cause)
-    with rec.locked():
-        mended = _note(rec, key, buffers, failed=failed, row=(code, cause))
-        total = rec.ledger.registered_bytes(key)
-    rec.emit(
-        BufferRegistered(
-            call=number,
-            api=api,
-            mode=mode,
-            role=key.role,
-            pool=key.pool,
-            allocator=key.allocator,
-            bytes=size,
-            address=hex(address),
-            code=code,
-            cause=cause,
-            registered_bytes=total,
-            mended=mended,
-            **call.outcome | ({"outcome": "failure"} if failed else {}),
-        )
+        _say(key, api, buffers, code, cause)
+    mends = call.error is None and _last_refused_is_taken(rec, buffers, failed=bool(cause))
+    registered.ended(
+        rec, call, key, buffers, number=number, api=api, code=code, cause=cause, mends=mends
     )
 
 
-def _note(
-    rec: recorder.Recorder,
-    key: RegistrationKey,
-    buffers: Buffers,
-    *,
-    failed: bool,
-    row: tuple[str, str],
-) -> tuple[FailureRow, ...]:
-    """Into the ledger; the failures that this success ends, when no other buffer has failed."""
-    ledger, addresses = rec.ledger, {address for address, _ in buffers}
-    if failed:
-        ledger.failed_buffers |= addresses
-        ledger.add_failure(
-            "registration", key.role, key.pool, FailureRow(key.mode, key.allocator, *row)
-        )
-        return ()
-    for address, size in buffers:
-        ledger.add_registration(address, size, key)
-    before = bool(ledger.failed_buffers)
-    ledger.failed_buffers -= addresses
-    if before and not ledger.failed_buffers:
-        return ledger.mend("registration", key.role, key.pool)
-    return ()
+def _last_refused_is_taken(rec: recorder.Recorder, buffers: Buffers, *, failed: bool) -> bool:
+    """Whether no buffer is refused any more that was: one that is taken says nothing of others."""
+    addresses = {address for address, _ in buffers}
+    with rec.locked():
+        refused = rec.ledger.failed_buffers
+        before = bool(refused)
+        if failed:
+            refused |= addresses
+        else:
+            refused -= addresses
+        return before and not refused
 
 
-def _say(key: RegistrationKey, api: str, size: int, code: str, cause: str) -> None:
+def _say(key: RegistrationKey, api: str, buffers: Buffers, code: str, cause: str) -> None:
+    size = sum(size for _, size in buffers)
     faults.logger.error(
         "hicache-obs: %s of %d bytes (%s, role %s) failed: code %s, cause %s; SGLang may go on",
         *(api, size, key.mode, key.role, code or "none", cause),
@@ -165,5 +122,4 @@ def _unregistered(call: Call, addresses: Sequence[int]) -> None:
             for key, size in rec.ledger.remove_registrations(addresses)
         ]
     for key, size, total in gone:
-        of_key = key._asdict()
-        rec.emit(BufferUnregistered(**of_key, bytes=size, registered_bytes=total))
+        rec.emit(BufferUnregistered(**key._asdict(), bytes=size, registered_bytes=total))

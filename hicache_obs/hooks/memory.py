@@ -35,9 +35,8 @@ def pool_ranges(pool: Any) -> list[tuple[int, int]]:
 
 def behind(pool: Any) -> Any:
     """The pool that holds the memory: what a facade stands before, else *pool* itself."""
-    own = vars_of(pool)
-    found = [own[name] for name in sglang_pools.FACADES if name in own]
-    return found[0] if found and not pool_ranges(pool) else pool
+    found = vars_of(pool).get(sglang_pools.FACADE)
+    return pool if found is None or pool_ranges(pool) else found
 
 
 def vars_of(obj: Any) -> dict[str, Any]:

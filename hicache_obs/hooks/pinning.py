@@ -81,17 +81,17 @@ def by_torch(rec: recorder.Recorder, call: Call, address: int, size: int) -> Non
 
 
 def _entered(rec: recorder.Recorder, size: int) -> int:
-    build = scope.build()
     number = rec.next_call()
+    role, pool = scope.where()
     rec.emit(
         CallEntered(
             call=number,
             api="pin",
-            role=build.role if build else scope.role(),
-            pool=build.pool if build else "",
+            role=role,
+            pool=pool,
             bytes=size,
             since=rec.now(),
-            allocator=build.allocator if build else "other",
+            allocator=scope.allocator(),
             **limits.nearest()._asdict(),
         )
     )
@@ -104,8 +104,8 @@ def _pinned(
     """One page-locking of *chunk*, ``(address, bytes)``; *told* are fields of ``PagesPinned``."""
     address, size = chunk
     build = scope.build()
-    role, pool = (build.role, build.pool) if build else (scope.role(), "")
-    allocator = build.allocator if build else "other"
+    role, pool = scope.where()
+    allocator = scope.allocator()
     failed = outcome["outcome"] == "failure"
     if failed and build is not None:
         build.pin_code = told["code"] or "unknown"

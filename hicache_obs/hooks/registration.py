@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from hicache_obs import classify, faults, recorder
-from hicache_obs.events import BufferRegistered, CallEntered, CallRefused, PoolRegistered
-from hicache_obs.hooks import memory, peer, scope, standing
+from hicache_obs.events import CallRefused, PoolRegistered
+from hicache_obs.hooks import memory, peer, registered, scope, standing
 from hicache_obs.hooks.around import Call
-from hicache_obs.ledger import FailureRow, Provenance, RegistrationKey
+from hicache_obs.ledger import Provenance, RegistrationKey
 from hicache_obs.sglang_pools import OTHER
 
 _API = "register_buffer"
@@ -87,20 +87,8 @@ def buffer(call: Call) -> Iterator[None]:
     rec, store = recorder.get(), call.args[0]
     over = scope.registering() or scope.Registering(_API, "none", "", "other")
     pair = memory.address_and_size(call.argument(1, "tensor"))
-    number = over.call = rec.next_call()
-    mode = mode_of(store)
-    rec.emit(
-        CallEntered(
-            call=number,
-            api=_API,
-            role=over.role,
-            pool=over.pool,
-            bytes=pair[1] if pair else 0,
-            since=rec.now(),
-            mode=mode,
-            allocator=over.allocator,
-        )
-    )
+    key = RegistrationKey(mode_of(store), over.role, over.pool, over.allocator)
+    number = over.call = registered.entered(rec, _API, key, pair[1] if pair else 0)
     yield
     code, cause = "0", ""
     if call.failed:
@@ -116,7 +104,6 @@ def buffer(call: Call) -> Iterator[None]:
     else:
         over.buffers += 1
         over.bytes += pair[1] if pair else 0
-    key = RegistrationKey(mode, over.role, over.pool, over.allocator)
     _emit(rec, call, key, number=number, pair=pair, code=code, cause=cause, api=_API)
 
 
@@ -183,40 +170,14 @@ def _emit(
     cause: str,
     api: str,
 ) -> None:
-    address, size = pair or (0, 0)
-    mended: tuple[FailureRow, ...] = ()
-    with rec.locked():
-        if call.error is None:
-            rec.ledger.add_registration(address, size, key)
-            mended = rec.ledger.mend("registration", key.role, key.pool)
-        elif call.failed:
-            row = FailureRow(key.mode, key.allocator, code, cause)
-            rec.ledger.add_failure("registration", key.role, key.pool, row)
-        total = rec.ledger.registered_bytes(key)
-    if call.error is not None and call.failed:
-        rec.blame(call.error, "registration", cause)
+    buffer = pair or (0, 0)
+    if cause:
         faults.logger.error(
             "hicache-obs: registration of the %s host pool (pool %s, allocator %s, %d bytes) "
             "failed: code %s, cause %s",
-            *(key.role, key.pool, key.allocator, size, code or "none", cause),
+            *(key.role, key.pool, key.allocator, buffer[1], code or "none", cause),
         )
-    rec.emit(
-        BufferRegistered(
-            call=number,
-            api=api,
-            mode=key.mode,
-            role=key.role,
-            pool=key.pool,
-            allocator=key.allocator,
-            bytes=size,
-            address=hex(address),
-            code=code,
-            cause=cause,
-            registered_bytes=total,
-            mended=mended,
-            **call.outcome,
-        )
-    )
+    registered.ended(rec, call, key, [buffer], number=number, api=api, code=code, cause=cause)
 
 
 def mode_of(store: Any) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hicache_obs import sglang_pools
+
+T = TypeVar("T")
 
 TARGET, DRAFT = "target", "draft"
 
@@ -75,45 +77,47 @@ def build() -> Build | None:
     return _build.get()
 
 
+def where() -> tuple[str, str]:
+    """Role and pool of what is being built; no pool outside of a constructor."""
+    started = build()
+    return (started.role, started.pool) if started else (role(), "")
+
+
+def allocator() -> str:
+    """The allocator of what is being built."""
+    started = build()
+    return started.allocator if started else "other"
+
+
 def registering() -> Registering | None:
     return _registering.get()
 
 
 @contextmanager
-def as_role(name: str) -> Iterator[None]:
-    token = _role.set(name)
+def during(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Let *variable* be *value* meanwhile."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _role.reset(token)
+        variable.reset(token)
 
 
-@contextmanager
-def owned_by(owner: str) -> Iterator[None]:
+def as_role(name: str) -> AbstractContextManager[None]:
+    return during(_role, name)
+
+
+def owned_by(owner: str) -> AbstractContextManager[None]:
     """Pools built meanwhile are *owner*'s (``decode_offload``, ``hisparse``)."""
-    token = _owner.set(owner)
-    try:
-        yield
-    finally:
-        _owner.reset(token)
+    return during(_owner, owner)
 
 
-@contextmanager
-def building(started: Build) -> Iterator[None]:
-    token = _build.set(started)
-    try:
-        yield
-    finally:
-        _build.reset(token)
+def building(started: Build) -> AbstractContextManager[None]:
+    return during(_build, started)
 
 
-@contextmanager
-def handing_over(started: Registering) -> Iterator[None]:
-    token = _registering.set(started)
-    try:
-        yield
-    finally:
-        _registering.reset(token)
+def handing_over(started: Registering) -> AbstractContextManager[None]:
+    return during(_registering, started)
 
 
 def name_pool(pool_class: type, label: object = None) -> tuple[str, str]:

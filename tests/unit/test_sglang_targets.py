@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 import pytest
 
 from hicache_obs.hooks.observers import OBSERVERS
-from hicache_obs.sglang_targets import RELEASES, TARGETS, VENDORS, release_key, targets_for
+from hicache_obs.sglang_targets import RELEASES, TARGETS, release_key, targets_for
 
 COMMON = "sglang.srt.mem_cache.pool_host.common"
 BASE = "sglang.srt.mem_cache.pool_host.base"
@@ -134,8 +134,7 @@ def test_no_target_imports_prometheus_client_at_load() -> None:
 
 def test_rows_are_well_formed() -> None:
     for target in TARGETS:
-        vendor = target.module.partition(".")[0] in VENDORS
-        assert vendor or re.fullmatch(r"sglang\.srt(\.\w+)+", target.module)
+        assert target.of_vendor or re.fullmatch(r"sglang\.srt(\.\w+)+", target.module)
         assert re.fullmatch(r"\w+(\.\w+)?", target.name)
         assert target.since in RELEASES or target.since == "0.5.15"
         assert not target.until or release_key(target.since) <= release_key(target.until)
@@ -143,7 +142,7 @@ def test_rows_are_well_formed() -> None:
 
 def test_a_moved_target_has_no_gap_and_no_overlap() -> None:
     keys = [release_key(release) for release in RELEASES]
-    of_sglang = [t for t in TARGETS if t.module.partition(".")[0] not in VENDORS]
+    of_sglang = [t for t in TARGETS if not t.of_vendor]
     by_name = sorted(of_sglang, key=lambda t: (t.point, t.name, release_key(t.since)))
     for _, group in groupby(by_name, key=lambda t: (t.point, t.name)):
         rows = list(group)
