@@ -82,8 +82,8 @@ def test_fixed_releases_are_not_touched(start: Start, release: str) -> None:
     def pools(reports: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
         return [(p["class"], p["allocator"], p["bytes"]) for p in reports[0]["pools"]]
 
-    assert ours.ready
-    assert without.ready
+    assert ours.ready, ours.log[-2000:]
+    assert without.ready, without.log[-2000:]
     assert pools(ours.reports) == pools(without.reports)
     assert [event["state"] for event in ours.of("draft_builder")] == ["upstream"]
     assert without.events == []

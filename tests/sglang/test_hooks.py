@@ -68,7 +68,7 @@ def test_every_hook_point_has_its_evidence() -> None:
 @pytest.mark.parametrize("point", EVIDENCE)
 def test_hook_shows(start: Start, point: str) -> None:
     run = start(RELEASE, **WHOLE)
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert EVIDENCE[point](run)
 
 
@@ -77,7 +77,7 @@ def test_hook_shows(start: Start, point: str) -> None:
 def test_without_the_hook_its_evidence_is_gone(start: Start, tmp_path: Path, point: str) -> None:
     mutant = plugin(tmp_path, "mutant", "mutant:register", MUTANT.format(point=point))
     run = start(RELEASE, **WHOLE, paths=[mutant])
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert not EVIDENCE[point](run)
 
 

@@ -59,7 +59,7 @@ def test_mismatch_is_known_before_the_registration_runs(start: Start, release: s
 def test_fixed_draft_registers_and_nothing_is_amiss(start: Start, release: str) -> None:
     run = start(release, draft="mha")
 
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert run.returncode == 0
     assert {pool["allocator"] for pool in run.reports[0]["pools"]} == {
         "MooncakeHostTensorAllocator"
@@ -81,7 +81,7 @@ def test_fixed_draft_registers_and_nothing_is_amiss(start: Start, release: str) 
 def test_latent_draft_is_left_alone_and_harmless(start: Start, release: str) -> None:
     run = start(release, draft="mha")
 
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert run.value("hicache_draft_builder_info", state="latent") == 1
     assert run.value("hicache_pool_expected", role="draft") == 0
     assert [m["harmful"] for m in mismatches(run)] == ["false"]
@@ -93,7 +93,7 @@ def test_latent_draft_is_left_alone_and_harmless(start: Start, release: str) -> 
 def test_always_fixes_a_latent_draft_too(start: Start, release: str) -> None:
     run = start(release, draft="mha", env={"HICACHE_OBS_DRAFT_FIX": "always"})
 
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert {pool["allocator"] for pool in run.reports[0]["pools"]} == {
         "MooncakeHostTensorAllocator"
     }
@@ -105,7 +105,7 @@ def test_always_fixes_a_latent_draft_too(start: Start, release: str) -> None:
 def test_upstream_fix_is_seen_and_nothing_touched(start: Start, release: str) -> None:
     run = start(release, draft="mha")
 
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert run.value("hicache_draft_builder_info", state="upstream") == 1
     assert failures(run) == []
     assert run.samples("hicache_allocator_mismatch") == []
@@ -132,7 +132,7 @@ def test_half_segment_of_an_mha_target_is_told(start: Start, release: str) -> No
 def test_mla_target_with_mha_draft_registers(start: Start, release: str) -> None:
     run = start(release, target="mla", draft="mha")
 
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert failures(run) == []
     assert (
         run.value("hicache_host_pool_info", role="target", pool_class="MLATokenToKVPoolHost") == 1
@@ -144,7 +144,7 @@ def test_mla_target_with_mha_draft_registers(start: Start, release: str) -> None
 def test_embedded_store_takes_the_default_allocator(start: Start) -> None:
     run = start("0.5.14", draft="mha", embedded=True, env=OFF)
 
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert [m["harmful"] for m in mismatches(run)] == ["false"]
     draft = {"mode": "embedded", "role": "draft", "allocator": "default"}
     assert run.value("hicache_registrations_total", outcome="success", **draft) == 1

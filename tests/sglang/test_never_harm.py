@@ -92,7 +92,7 @@ def test_an_unusable_state_directory(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     run = start("0.5.14", draft="mha", env={"HICACHE_OBS_STATE_DIR": str(tmp_path / "file/state")})
 
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert run.value("hicache_pool_registered", role="draft") == 1
     assert run.value("hicache_obs_errors_total", where="journal_open") == 1
     assert run.value("hicache_obs_journal_lost_events_total") > 10

@@ -64,7 +64,7 @@ def test_both_observe_each_call_once(
 
     run = start("0.5.14", draft="mha", env=env, paths=folders)
 
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert "Failed to apply hooks" not in run.log
     calls = Counter(json.loads(line) for line in log.read_text().splitlines())
     naturally = {

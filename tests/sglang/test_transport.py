@@ -59,6 +59,6 @@ def test_an_engine_that_does_not_come_up_has_no_transport(start: Start) -> None:
 def test_an_engine_without_hicache_leaves_no_trace(start: Start) -> None:
     run = start("0.5.14", hicache=False, storage_backend="none", transfer_engine=True)
 
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert listens_by_tcp(run)
     assert run.journals == []

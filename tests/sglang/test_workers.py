@@ -84,7 +84,7 @@ def test_a_restart_over_the_same_directories_ends_the_failure(start: Start, tmp_
     fixed = start("0.5.14", draft="mha", **shared)
 
     assert not failed.ready
-    assert fixed.ready
+    assert fixed.ready, fixed.log[-2000:]
     assert failed.value("hicache_failure_active", cause="foreign_buffer") == 1
     assert fixed.samples("hicache_failure_active", cause="foreign_buffer") == []
     assert fixed.samples("hicache_allocator_mismatch") == []
@@ -96,14 +96,14 @@ def test_a_restart_over_the_same_directories_ends_the_failure(start: Start, tmp_
 
 def test_a_server_without_hicache_leaves_no_trace(start: Start) -> None:
     run = start("0.5.14", hicache=False, storage_backend="none")
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert run.journals == []
     assert "hicache_" not in run.scraped.replace("sglang:hicache_", "")
 
 
 def test_without_sglangs_metrics_the_journal_stands_alone(start: Start) -> None:
     run = start("0.5.14", draft="mha", metrics=False)
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert run.of("worker_ready")
     assert run.of("obs_error") == []
     assert run.files == []
@@ -112,6 +112,6 @@ def test_without_sglangs_metrics_the_journal_stands_alone(start: Start) -> None:
 
 def test_live_metrics_can_be_switched_off(start: Start) -> None:
     run = start("0.5.14", draft="mha", env={"HICACHE_OBS_PROMETHEUS": "off"})
-    assert run.ready
+    assert run.ready, run.log[-2000:]
     assert run.of("worker_ready")
     assert "hicache_" not in run.scraped.replace("sglang:hicache_", "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -17,13 +18,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+_PORTS = range(18_000, 29_000)
+"""Below the kernel's ephemeral ports, above those that Mooncake draws, beside SGLang's 30000: what
+a server listens on a few seconds from now is not taken by a connection in between."""
+
 
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = random.choice(_PORTS)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Mooncake:
