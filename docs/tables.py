@@ -1,6 +1,6 @@
 """The parts of the documentation that the code knows, made from it.
 
-python docs/tables.py            rewrite them in README.md, docs/alerts.md and docs/runbooks/
+python docs/tables.py            rewrite them in README.md, in docs/ and in docs/runbooks/
 python docs/tables.py --check    fail if they are not what the code says
 
 A part stands between ``<!-- table: NAME -->`` (or ``NAME ARGUMENT``) and ``<!-- end -->``.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -25,15 +25,20 @@ from hicache_obs.rules.thresholds import Thresholds
 from hicache_obs.sglang_targets import RELEASES, targets_for
 
 DOCS = Path(__file__).resolve().parent
+sys.path.append(str(DOCS))
+
+import hook_tables  # noqa: E402 - found by the line above
+import kind_tables  # noqa: E402
+from hook_tables import table as _table  # noqa: E402
+
 RUNBOOKS = DOCS / "runbooks"
-FILES = (DOCS.parent / "README.md", DOCS / "alerts.md", *sorted(RUNBOOKS.glob("*.md")))
+FILES = (
+    *(DOCS.parent / "README.md", DOCS / "alerts.md", DOCS / "hooks.md", DOCS / "diagnosis.md"),
+    *sorted(RUNBOOKS.glob("*.md")),
+)
 
 _ROWS_STAND = ("hicache_failure_active", "hicache_allocator_mismatch")
 """What stays after the death of a worker, until something newer supersedes it."""
-
-
-def _table(head: str, rows: Iterable[str]) -> str:
-    return "\n".join([head, "|---" * (head.count("|") - 1) + "|", *rows])
 
 
 def settings() -> str:
@@ -182,6 +187,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "alerts": alerts,
     "thresholds": thresholds,
     "where": where,
+    **hook_tables.TABLES,
+    **kind_tables.TABLES,
 }
 BLOCKS: dict[str, Callable[[str], str]] = {
     "first-lines": first_lines,

@@ -94,6 +94,13 @@ _TABLE = (
         "install Mooncake 0.3.8.post1 or later; keep --hicache-storage-backend mooncake",
     ),
     Cause(
+        "logical_anchor",
+        "a standalone store wants Mooncake's allocator of a target pool that is logical: it has "
+        "neither memory nor allocator (DeepSeek-V4)",
+        "use an embedded store (standalone_storage false) with this model; another Mooncake does "
+        "not help",
+    ),
+    Cause(
         "mooncake_missing",
         "the Mooncake library cannot be imported",
         "install mooncake-transfer-engine into the image of the worker",
@@ -116,8 +123,8 @@ _TABLE = (
     ),
     Cause(
         "refused",
-        "the backend's library did not take the pool's memory, and SGLang goes on without",
-        "read the library's log; transfers fall back to a copy, or fail",
+        "the backend's library did not take the pool's memory",
+        "read the library's log; where SGLang goes on, transfers fall back to a copy, or fail",
     ),
     # Allocation and page-locking (SGLang pool_host/; mooncake shm_helper.cpp)
     Cause(

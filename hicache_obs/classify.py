@@ -109,16 +109,23 @@ def engine_cause(code: str, buffers: Sequence[tuple[int, int]], overlaps: bool) 
 
 
 def setup_cause(
-    *, mode: str, code: str, error_type: str, message: str, reachable: bool | None
+    *,
+    mode: str,
+    code: str,
+    error_type: str,
+    message: str,
+    reachable: bool | None,
+    logical: bool = False,
 ) -> str:
     """The cause of a failed ``MooncakeStore.__init__``.
 
     Args:
+        logical: whether the pool that it was given has no allocator at all (``LogicalHostPool``).
         reachable: whether the configured client (standalone) or master (embedded) accepted a
             TCP connection after the failure; None if that was not tried.
     """
     if "requires MooncakeHostTensorAllocator" in message:
-        return "allocator_required"
+        return "logical_anchor" if logical else "allocator_required"
     if error_type == "ImportError":
         return "mooncake_missing"
     if "Warmup" in message or error_type == "AssertionError":

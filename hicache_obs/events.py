@@ -400,7 +400,7 @@ class BackendAttached(Outcome):
 
 @dataclass(frozen=True, kw_only=True)
 class BackendDetached(Event):
-    """The storage backend is gone, by ``detach_storage_backend``.
+    """The storage backend is gone: detached, or taken back after an attach that failed.
 
     *pools* lists ``(role, pool)`` that are expected no longer, *ended* the failures ``(stage,
     role, pool, mode, allocator, code, cause)`` that go with it.

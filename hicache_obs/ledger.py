@@ -228,11 +228,11 @@ class Ledger:
     # Registrations
 
     def registered_overlap(self, address: int, size: int) -> bool:
-        """Whether another registered buffer shares bytes with ``[address, address + size)``."""
+        """Whether a registered buffer shares bytes with ``[address, address + size)``; the same
+        buffer does: only a standalone client takes it twice."""
         return any(
             other < address + size and address < other + length
             for other, (length, _) in self._registered.items()
-            if (other, length) != (address, size)
         )
 
     def add_registration(self, address: int, size: int, key: RegistrationKey) -> None:

@@ -86,7 +86,7 @@ REGISTRATIONS = _metric(
     "hicache_registrations_total",
     COUNTER,
     "api mode role pool allocator outcome code cause size_class",
-    "Calls that register a buffer with Mooncake.",
+    "Calls that register a buffer with Mooncake or another storage backend.",
 )
 REGISTERED_BYTES = _metric(
     "hicache_registered_bytes",
@@ -128,7 +128,7 @@ FALLBACKS = _metric(
     "hicache_allocator_fallbacks_total",
     COUNTER,
     "requested actual reason",
-    "Times that SGLang gave another allocator than the one asked for.",
+    "Times that SGLang gave another allocator, or other pages, than it was asked for.",
 )
 STORE_SETUPS = _metric(
     "hicache_store_setups_total", COUNTER, "mode outcome code cause", "Set-ups of the store."
@@ -228,6 +228,10 @@ KEPT = HELD | {
     *(HOST_LIMIT, HOST_MEMORY),  # they say why a request failed, and are read beside it
 }
 """Stay after a run's death while it is the newest of its server and rank. All others go."""
+
+ADDED = frozenset({POOL_BYTES, POOL_TOKENS, PINNED_BYTES, REGISTERED_BYTES})
+"""What each process holds for itself: two with the same labels (engines of one process, all with
+SGLang's default port) hold the sum. None of them outlives its process."""
 
 _ENDED_AT_ZERO = frozenset({POOL_INFO, STORE_INFO, DRAFT_BUILDER, CALL_IN_PROGRESS, MISMATCH})
 

@@ -48,6 +48,8 @@ class Recorder:
         self.config = settings
         self.ledger = Ledger()
         self.worker = UNKNOWN_WORKER
+        self.ready = False
+        """Whether the worker got past HiCache start-up."""
         self.store_mode = ""
         self.store_setup: StoreSetUp | None = None
         self._run = RunName.new()

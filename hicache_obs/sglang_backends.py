@@ -7,20 +7,27 @@ from typing import NamedTuple
 
 
 class Vendor(NamedTuple):
-    """The library's object in a store, and its method whose answer False SGLang does not raise
-    on; "" where SGLang raises whenever the library refuses."""
+    """The library's object in a store, and its method that registers; "" where the store gives
+    every pool to the library and raises whenever it refuses. *since*: the release from which it
+    registers the target's pool; *side_pools*: that for other pools, "" if never. *zero_copy*: the
+    store's attribute that is false where it registers a buffer to copy through, not the pool."""
 
     attribute: str = ""
     method: str = ""
+    since: str = "0.5.11"
+    side_pools: str = ""
+    zero_copy: str = ""
 
 
 REGISTERING = {
-    "nixl": Vendor(),
+    "nixl": Vendor(
+        "agent", "register_memory", since="0.5.13", side_pools="0.5.16", zero_copy="is_zero_copy"
+    ),
     "simm": Vendor(),
-    "npu_memcache": Vendor(),
-    "tensorcast": Vendor(),
+    "npu_memcache": Vendor(since="0.5.20", side_pools="0.5.20"),
+    "tensorcast": Vendor(since="0.5.21"),
     "eic": Vendor("connection", "register_memory"),
-    "mori": Vendor("client", "register_memory"),
+    "mori": Vendor("client", "register_memory", since="0.5.15", side_pools="0.5.18"),
 }
 """Backends that register the memory of host pools. The others copy, or use files."""
 

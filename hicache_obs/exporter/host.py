@@ -122,10 +122,9 @@ class Host:
         ):
             sums[series] = sums.get(series, 0.0) + value
         kept = [made[one.run.name.text] for one in standings]
-        # Where two runs have a row of the same labels, that of the later one holds.
-        gauges = {(row.metric, row.key): row for _, rows, _ in kept for row in rows}
+        gauges = _joined(row for _, rows, _ in kept for row in rows)
         counts = (Row.of(metric, key, value) for (metric, key), value in sums.items())
-        rows = (*gauges.values(), *counts, *self._own())
+        rows = (*gauges, *counts, *self._own())
         self.view = View(
             # The same object while nothing changed: what was made of it can be used again.
             rows=self.view.rows if rows == self.view.rows else rows,
@@ -175,3 +174,17 @@ def _made(one: Standing) -> tuple[list[Row], view.RankView]:
         for (metric, labels), value in one.rows()
     ]
     return rows, view.rank_view(one)
+
+
+def _joined(rows: Iterable[Row]) -> Iterable[Row]:
+    """Each series once: of rows with the same labels the sum where it is one of what processes
+    hold, else the last."""
+    joined: dict[Series, Row] = {}
+    for row in rows:
+        series = row.metric, row.key
+        before = joined.get(series)
+        if before is not None and row.metric in m.ADDED:
+            joined[series] = row._replace(value=before.value + row.value)
+        else:
+            joined[series] = row
+    return joined.values()

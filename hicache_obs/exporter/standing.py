@@ -60,9 +60,10 @@ def standing(
 ) -> list[Standing]:
     """The runs of *ordered* that are served at *now* (seconds since the epoch), oldest first.
 
-    Where two of them have a row with the same labels, the later one holds. A pod that nothing
-    started again for *failed_pod_s* is gone, and with it what alerts fire on: its successor has
-    another name, perhaps on another host, so nothing would supersede it.
+    Where two of them have a row with the same labels, what they hold (``metrics.ADDED``) is added
+    up; of all else the later one's row holds. A pod that nothing started again for *failed_pod_s*
+    is gone, and with it what alerts fire on: its successor has another name, perhaps on another
+    host, so nothing would supersede it.
     """
     servers: dict[Server, list[Run]] = defaultdict(list)
     for run in ordered:

@@ -18,7 +18,7 @@ from hicache_obs.events import (
 from hicache_obs.hooks import memory, registered, scope, standing
 from hicache_obs.hooks.around import Call, around
 from hicache_obs.ledger import FailureRow, RegistrationKey
-from hicache_obs.sglang_backends import REGISTERING, backend_label
+from hicache_obs.sglang_backends import REGISTERING, Vendor, backend_label
 
 _ENDING = ("registration", "setup", "attach")
 """Stages whose failures end when the backend is taken away."""
@@ -31,9 +31,13 @@ def attach(call: Call) -> Iterator[None]:
     SGLang raises; at run time its callers catch that and answer with a text. A failure that an
     inner hook has told of is not told twice.
     """
+    if _attaching.get():
+        yield
+        return
     rec = recorder.get()
     backend = backend_label(call.argument(1, "storage_backend"))
-    yield
+    with scope.during(_attaching, True):
+        yield
     cause = ""
     mended: tuple[FailureRow, ...] = ()
     if call.error is None:
@@ -48,6 +52,21 @@ def attach(call: Call) -> Iterator[None]:
                 rec.ledger.add_failure("attach", "none", "", FailureRow("", "", "", cause))
     told: dict[str, Any] = {"backend": backend, "cause": cause, "mended": mended}
     rec.emit(BackendAttached(**told, **call.outcome))
+    if call.failed and _taken_back(rec, call.args[0], backend):
+        _ended(rec, backend, forgiven=())
+
+
+_attaching: ContextVar[bool] = ContextVar("hicache_obs_attaching", default=False)
+"""Whether an attach runs: the override calls its base's."""
+
+
+def _taken_back(rec: recorder.Recorder, controller: Any, backend: str) -> bool:
+    """Whether SGLang has dropped the store of a failed attach; where it has not, what was
+    registered stays. A start that fails ends with its process, which keeps what it told."""
+    if not rec.ready or memory.vars_of(controller).get("storage_backend") is not None:
+        return False
+    setup = rec.store_setup
+    return (setup is not None and not setup.failed) or bool(rec.ledger.registered_in(backend))
 
 
 def detach(call: Call) -> Iterator[None]:
@@ -57,16 +76,17 @@ def detach(call: Call) -> Iterator[None]:
     backend = backend_label(memory.vars_of(controller).get("storage_backend_type"))
     yield
     if call.error is None:
-        _detached(recorder.get(), backend)
+        _ended(recorder.get(), backend, forgiven=_ENDING)
 
 
-def _detached(rec: recorder.Recorder, backend: str) -> None:
-    mode = rec.store_mode or (backend if backend in REGISTERING else "")
+def _ended(rec: recorder.Recorder, backend: str, forgiven: tuple[str, ...]) -> None:
+    """The store is gone, what was registered with it, and the failures of the stages *forgiven*."""
+    mode = backend if backend in REGISTERING else rec.store_mode
     setup, rec.store_setup = rec.store_setup, None
     with rec.locked():
         pools = tuple(dict.fromkeys((p.key.role, p.key.pool) for p in rec.ledger.pools()))
         gone = rec.ledger.remove_registrations(rec.ledger.registered_in(mode))
-        ended = tuple((stage, r, p, *row) for stage, r, p, row in rec.ledger.forgive(_ENDING))
+        ended = tuple((stage, r, p, *row) for stage, r, p, row in rec.ledger.forgive(forgiven))
     rec.emit(
         BackendDetached(
             backend=backend,
@@ -124,11 +144,11 @@ _answers: ContextVar[list[object] | None] = ContextVar("hicache_obs_answers", de
 
 
 def _answer(call: Call) -> Iterator[None]:
-    """The library's own register call, below one of the store's."""
+    """The library's own register call, below one of the store's, which may catch what it raises."""
     yield
     answers = _answers.get()
-    if answers is not None and call.error is None:
-        answers.append(call.result)
+    if answers is not None:
+        answers.append(call.result if call.error is None else False)
 
 
 def _registers(backend: str, method: str) -> Callable[[Call], Iterator[None]]:
@@ -148,9 +168,15 @@ def _registers(backend: str, method: str) -> Callable[[Call], Iterator[None]]:
     return observe
 
 
+def _copies(vendor: Vendor, store: object, answers: list[object]) -> bool:
+    if not vendor.attribute:
+        return False
+    return not answers or not memory.vars_of(store).get(vendor.zero_copy, True)
+
+
 def _register(call: Call, api: str, pool: Any, key: RegistrationKey) -> Iterator[None]:
-    """One pool is given to a backend. SGLang raises where its library refuses, or takes the
-    answer False for granted (``sglang_backends``); where the library was not asked at all, the
+    """One pool is given to a backend. SGLang raises where its library refuses, or goes on
+    (``sglang_backends``); where the library was not asked, or not for the pool's own memory, the
     store copies and nothing is registered."""
     rec = recorder.get()
     ranges = memory.pool_ranges(memory.behind(pool))
@@ -160,10 +186,13 @@ def _register(call: Call, api: str, pool: Any, key: RegistrationKey) -> Iterator
     with scope.during(_answers, answers):
         yield
     of_pool: dict[str, Any] = {"api": api, "role": key.role, "pool": key.pool}
-    if call.error is None and REGISTERING[key.mode].attribute and not answers:
+    if call.error is None and _copies(REGISTERING[key.mode], call.args[0], answers):
         rec.emit(CallReturned(call=number, **of_pool, **call.outcome))
         return
-    cause = "exception" if call.failed else ""
+    cause = ""
+    if call.failed:
+        foreign = isinstance(call.error, AttributeError | TypeError)
+        cause = "exception" if foreign else "refused"
     if call.error is None and any(answer is False for answer in answers):
         cause = "refused"
     if cause:

@@ -80,10 +80,16 @@ def _code(call: Call) -> str:
 def _diagnose(rec: recorder.Recorder, call: Call, number: int, mode: str, config: Any) -> str:
     """The cause of a failed set-up; its peer is asked after the journal has what is known."""
     code, error_type = _code(call), type(call.error).__name__
+    logical = getattr(call.argument(2, "mem_pool"), "allocator", "") is None
 
     def cause(reachable: bool | None) -> str:
         return classify.setup_cause(
-            mode=mode, code=code, error_type=error_type, message=call.message, reachable=reachable
+            mode=mode,
+            code=code,
+            error_type=error_type,
+            message=call.message,
+            reachable=reachable,
+            logical=logical,
         )
 
     if not (code or "Warmup" in call.message or error_type == "AssertionError"):

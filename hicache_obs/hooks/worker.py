@@ -44,6 +44,7 @@ def scheduler_init(call: Call) -> Iterator[None]:
         return
     rec.emit(install.report())
     if call.error is None:
+        rec.ready = True
         rec.emit(WorkerReady(duration_s=call.duration_s))
         return
     stage, cause = rec.blamed(call.error) if call.failed else ("", "")

@@ -27,7 +27,8 @@ REGISTRATION = (
     *("exception", "unknown"),
 )
 SETUP = (
-    *("allocator_required", "mooncake_missing", "bad_config", "transport", *_DEATHS, "exception"),
+    *("allocator_required", "logical_anchor", "mooncake_missing", "bad_config", "transport"),
+    *(*_DEATHS, "exception"),
 )
 ALLOCATION = (
     *("budget", "too_small", "mmap", "null_pointer", "allocator_error", *_DEATHS, "exception"),
@@ -39,6 +40,16 @@ _DOWN = (
     "that is up goes on serving, without L3 if it is named."
 )
 _CODE = "{{ with $labels.code }}code {{ . }}{{ else }}no code{{ end }}"
+
+
+def _of_mode(engine: str, store: str, backend: str) -> str:
+    """Template text by the label ``mode``: of a transfer engine, of a Mooncake *store* (also
+    before its mode is known), or of another storage *backend*, whose name the mode is then."""
+    return (
+        f'{{{{ if eq $labels.mode "transfer_engine" }}}}{engine}'
+        '{{ else if match "^(standalone|embedded|direct_linker|)$" $labels.mode }}'
+        f"{store}{{{{ else }}}}{backend} {{{{ $labels.mode }}}}{{{{ end }}}}"
+    )
 
 
 def _size(reason: str) -> str:
@@ -61,10 +72,20 @@ def failures(limits: Thresholds) -> Iterable[Alert]:
         name="HiCacheRegistrationFailed",
         selector=f'stage=~"registration|attach", {lasting}',
         causes=REGISTRATION,
-        summary="{{ $labels.model_name }}: registration of "
-        '{{ if eq $labels.role "none" }}memory of no host pool{{ else }}the {{ $labels.role }} '
-        "host pool{{ end }} with Mooncake failed ({{ $labels.cause }})",
-        told=f"Mooncake ({{{{ $labels.mode }}}}) answered {_CODE} for "
+        summary="{{ $labels.model_name }}: "
+        '{{ if eq $labels.stage "attach" }}a storage backend could not be attached{{ else }}'
+        'registration of {{ if eq $labels.role "none" }}memory of no host pool{{ else }}'
+        "the {{ $labels.role }} host pool{{ end }} with "
+        + _of_mode("the transfer engine", "Mooncake", "storage backend")
+        + " failed{{ end }} ({{ $labels.cause }})",
+        told='{{ if eq $labels.stage "attach" }}SGLang could not attach a storage backend'
+        "{{ with $labels.mode }} ({{ . }}){{ end }}{{ else }}"
+        + _of_mode(
+            "The transfer engine",
+            "Mooncake{{ with $labels.mode }} ({{ . }}){{ end }}",
+            "Storage backend",
+        )
+        + f" answered {_CODE} for "
         "{{ with $labels.pool }}pool {{ . }}{{ else }}memory of no pool{{ end }} "
         "(role {{ $labels.role }}{{ with $labels.allocator }}, allocator {{ . }}{{ end }}, "
         + looked_up(
@@ -73,7 +94,7 @@ def failures(limits: Thresholds) -> Iterable[Alert]:
             "{{ . | value | humanize1024 }}B",
             "size not known",
         )
-        + ")",
+        + "){{ end }}",
         first="Stop the rollout, or go back to the last release and flags that started; the "
         "failure repeats at every start until its cause is mended.",
         worked="`hicache-obs status` shows no failure, and `hicache_pool_registered` is 1 for "
@@ -113,10 +134,15 @@ def failures(limits: Thresholds) -> Iterable[Alert]:
         name="HiCacheStoreSetupFailed",
         selector=f'stage="setup", {lasting}',
         causes=SETUP,
-        summary="{{ $labels.model_name }}: the Mooncake store could not be set up "
-        "({{ $labels.cause }})",
-        told=f"The {{{{ with $labels.mode }}}}{{{{ . }}}} {{{{ end }}}}store gave {_CODE} at its "
-        "set-up",
+        summary="{{ $labels.model_name }}: "
+        + _of_mode("the transfer engine", "the Mooncake store", "storage backend")
+        + " could not be set up ({{ $labels.cause }})",
+        told=_of_mode(
+            "The transfer engine",
+            "The {{ with $labels.mode }}{{ . }}{{ else }}Mooncake{{ end }} store",
+            "Storage backend",
+        )
+        + f" gave {_CODE} at its set-up",
         first="Restart without --hicache-storage-backend: HiCache then works without L3, and the "
         "server answers.",
         worked="`hicache_store_info` is 1 for the server, and the page resolves.",

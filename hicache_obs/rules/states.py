@@ -78,11 +78,12 @@ def _fallback(limits: Thresholds) -> Alert:
         "{{ $labels.actual }} instead of {{ $labels.expected }}",
         description="Pool {{ $labels.pool }} (role {{ $labels.role }}) asked for allocator "
         f"{{{{ $labels.expected }}}} and has {{{{ $labels.actual }}}} ({_BYTES}; reason "
-        "{{ $labels.reason }}). The store in use takes it; a standalone client would not.",
+        "{{ $labels.reason }}). The store in use takes it; a standalone Mooncake client would not.",
         affected=affected(f"hicache_allocator_mismatch{{HOST, {silent}, LABELS}} == 1", labels),
         traffic="No. It is served, perhaps slower: the store copies what it could share.",
-        first="Install Mooncake 0.3.8.post1 or later into the image of the worker, and restart "
-        "when it suits.",
+        first="If the reason is `fallback`: install the library of the allocator that was asked "
+        "for into the image of the worker (`mooncake`: 0.3.8.post1 or later), and restart when it "
+        "suits. If it is `bypassed`: nothing, this device takes other memory.",
         worked="`hicache_host_pool_info` shows the allocator that was asked for.",
         dashboard="hicache-server",
     )

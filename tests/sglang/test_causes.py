@@ -111,7 +111,7 @@ os.kill(int(os.environ["CLIENT_PID"]), signal.SIGKILL)
 time.sleep(0.5)
 attempt(register, second)
 """
-        pid = str(own._processes["client"].pid)
+        pid = str(own.client_pid)
         events = registrations(code, own.extra_config(), tmp_path / "state", CLIENT_PID=pid)
     assert told(events) == [("failure", "-1", "client_unreachable")]
 

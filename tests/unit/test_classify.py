@@ -128,13 +128,21 @@ def test_unknown_is_a_code_without_an_address() -> None:
 # Set-up
 
 
-def setup(mode: str, error_type: str, message: str, reachable: bool | None = None) -> str:
+def setup(
+    mode: str,
+    error_type: str,
+    message: str,
+    reachable: bool | None = None,
+    *,
+    logical: bool = False,
+) -> str:
     return classify.setup_cause(
         mode=mode,
         code=classify.code_in(message),
         error_type=error_type,
         message=message,
         reachable=reachable,
+        logical=logical,
     )
 
 
@@ -149,6 +157,7 @@ def test_allocator_required() -> None:
         "'pip install mooncake --upgrade'."
     )
     assert setup(STANDALONE, "RuntimeError", message) == "allocator_required"
+    assert setup(STANDALONE, "RuntimeError", message, logical=True) == "logical_anchor"
 
 
 def test_mooncake_missing() -> None:

@@ -225,10 +225,10 @@ def test_a_buffer_registered_for_another_moves() -> None:
     assert ledger.registered_bytes(AT_DRAFT) == 100
 
 
-def test_overlap_is_with_another_buffer() -> None:
+def test_overlap_is_with_any_registered_buffer() -> None:
     ledger = Ledger()
     ledger.add_registration(1000, 100, AT_TARGET)
-    assert not ledger.registered_overlap(1000, 100)
+    assert ledger.registered_overlap(1000, 100)
     assert not ledger.registered_overlap(1100, 100)
     assert not ledger.registered_overlap(900, 100)
     assert ledger.registered_overlap(1000, 50)

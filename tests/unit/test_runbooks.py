@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FOLDER = DOCS / "runbooks"
 ALERTS = by_name()
-PAGES = [*sorted(FOLDER.glob("*.md")), DOCS / "alerts.md"]
+PAGES = [*sorted(FOLDER.glob("*.md")), DOCS / "alerts.md", DOCS / "hooks.md"]
 SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "When it resolves", "Silence"]
 ADDED = {"cluster", "namespace", "pod", "host", "job", "instance"}
 """Labels that the exporter or Prometheus adds."""

@@ -72,6 +72,11 @@ class Mooncake:
         return f"127.0.0.1:{self.client_port}"
 
     @property
+    def client_pid(self) -> int:
+        """Process id of the running standalone client."""
+        return self._processes["client"].pid
+
+    @property
     def metadata_server(self) -> str:
         """URL of the master's own HTTP metadata server."""
         return f"http://127.0.0.1:{self.http_port}/metadata"

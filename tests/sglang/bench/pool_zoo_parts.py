@@ -237,17 +237,17 @@ class PageLocks:
         self.locked: dict[int, int] = {}
         torch.cuda._cudart = self  # type: ignore[assignment]
 
-    def cudaHostRegister(self, ptr: int, size: int, flags: int) -> int:  # noqa: N802
-        code = int(self._driver.cudaHostRegister(ptr, size, flags))
-        if code == 0:
+    def cudaHostRegister(self, ptr: int, size: int, flags: int) -> Any:  # noqa: N802
+        code = self._driver.cudaHostRegister(ptr, size, flags)
+        if int(code) == 0:
             self.locked[ptr] = size
         return code
 
-    def cudaHostUnregister(self, ptr: int) -> int:  # noqa: N802
+    def cudaHostUnregister(self, ptr: int) -> Any:  # noqa: N802
         self.locked.pop(ptr, None)
-        return int(self._driver.cudaHostUnregister(ptr))
+        return self._driver.cudaHostUnregister(ptr)
 
-    def cudaGetErrorString(self, code: int) -> str:  # noqa: N802
+    def cudaGetErrorString(self, code: Any) -> str:  # noqa: N802
         return str(self._driver.cudaGetErrorString(code))
 
 

@@ -90,7 +90,7 @@ def linker_step(bench: Bench, module: str, name: str) -> Step:
         if vendors.fails():
             store = found(_STORE + "mooncake_store.mooncake_store", "MooncakeStore")
             more["storage"] = store(storage_config(more["extra_config"]), None)
-            more["storage"].store.register_buffer(storages[-1].data_ptr(), MEMORY // 16)
+            more["storage"].register_buffer(buffers[-1])
             bench.stores.append(more["storage"])
 
     def call() -> None:
@@ -208,11 +208,11 @@ def main() -> int:
     logging.basicConfig(level=os.environ.get("BENCH_LOG_LEVEL", "WARNING"))
     os.environ.setdefault("MC_FORCE_TCP", "1")
     os.environ.setdefault("ASCEND_MF_STORE_URL", "tcp://127.0.0.1:1")
+    vendors.install()
     if options.plugins:
         from sglang.srt.plugins import load_plugins
 
         load_plugins()
-    vendors.install()
     vendors.pageable_tensors()
     with tempfile.TemporaryDirectory() as folder, vendors.answering(failure=options.fails):
         bench = Bench(Path(folder))

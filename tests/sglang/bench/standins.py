@@ -11,14 +11,24 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 
+class _Code:
+    """Stands in for ``cudaError``, the enum of torch's binding: no int, but it can be made one."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def __int__(self) -> int:
+        return self._code
+
+
 class _PageLocking:
     """Stands in for ``torch.cuda.cudart()``: a driver that answers with recorded codes.
 
     SGLang's ``_cuda_host_register`` (mem_cache/pool_host/common.py, 0.5.14+; inline in
     mem_cache/memory_pool_host.py up to 0.5.13) runs for real on top of it.
-    ``BENCH_CUDA_RC`` sets the code that ``cudaHostRegister`` returns. ``BENCH_CUDA_STRICT=1``:
-    like torch's own binding, ``cudaGetErrorString`` takes no plain int, which SGLang from 0.5.14
-    on gives it (torch/csrc/cuda/shared/cudart.cpp: the parameter is the enum ``cudaError``).
+    ``BENCH_CUDA_RC`` sets the code that ``cudaHostRegister`` returns. Like torch's binding,
+    ``cudaGetErrorString`` takes the enum only (torch/csrc/cuda/shared/cudart.cpp): SGLang from
+    0.5.20 on gives it an int.
     """
 
     _NAMES: ClassVar = {
@@ -28,14 +38,14 @@ class _PageLocking:
         712: "already mapped",
     }
 
-    def cudaHostRegister(self, ptr: int, size: int, flags: int) -> int:  # noqa: N802
-        return int(os.environ.get("BENCH_CUDA_RC", "0"))
+    def cudaHostRegister(self, ptr: int, size: int, flags: int) -> _Code:  # noqa: N802
+        return _Code(int(os.environ.get("BENCH_CUDA_RC", "0")))
 
-    def cudaHostUnregister(self, ptr: int) -> int:  # noqa: N802
-        return 0
+    def cudaHostUnregister(self, ptr: int) -> _Code:  # noqa: N802
+        return _Code(0)
 
-    def cudaGetErrorString(self, code: int) -> str:  # noqa: N802
-        if os.environ.get("BENCH_CUDA_STRICT") == "1":
+    def cudaGetErrorString(self, code: _Code) -> str:  # noqa: N802
+        if not isinstance(code, _Code):
             raise TypeError("cudaGetErrorString(): incompatible function arguments")
         return self._NAMES.get(int(code), f"error {int(code)}")
 
