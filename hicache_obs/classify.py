@@ -15,12 +15,16 @@ from hicache_obs.ledger import Provenance
 STANDALONE = "standalone"
 EMBEDDED = "embedded"
 
+WANTS_ITS_ALLOCATOR = "requires MooncakeHostTensorAllocator"
+"""In the text of a standalone store that got a pool of another (SGLang mooncake_store.py)."""
+
 HEALTHY, NOT_INITIALISED, UNREACHABLE = 0, 1, 2
 """Answers of ``MooncakeDistributedStore.health_check`` (mooncake pyclient.h)."""
 
 _NO_MEMORY = re.compile("mmap|map shared memory|(?i:can(no|')t allocate memory)")
 _PINNING = re.compile("cudaHostRegister|pin_memory|CUDA error")
 _BAD_CONFIG = re.compile("Config file path not set|Failed to load config")
+_LOST_PEER = re.compile(r"gloo/transport/.*( by peer|Broken pipe|ocket closed)|likely closed\. Did")
 _CODE = re.compile(r"error code: (-?\d+)|\brc=(-?\d+)|\bret=(-?\d+)")
 
 
@@ -28,6 +32,12 @@ def code_in(message: str) -> str:
     """The return code that SGLang put into its exception text, or ""."""
     match = _CODE.search(message)
     return next((group for group in match.groups() if group), "") if match else ""
+
+
+def start_cause(message: str) -> str:
+    """The cause of a failed start that no HiCache call failed in: ``peer`` where a collective of
+    torch.distributed (gloo, TCPStore) found another rank gone."""
+    return "peer" if _LOST_PEER.search(message) else "exception"
 
 
 def registration_cause(
@@ -124,7 +134,7 @@ def setup_cause(
         reachable: whether the configured client (standalone) or master (embedded) accepted a
             TCP connection after the failure; None if that was not tried.
     """
-    if "requires MooncakeHostTensorAllocator" in message:
+    if WANTS_ITS_ALLOCATOR in message:
         return "logical_anchor" if logical else "allocator_required"
     if error_type == "ImportError":
         return "mooncake_missing"

@@ -205,7 +205,10 @@ class Run:
 
 def _failure(event: ev.Outcome, time: float, before: Failure | None) -> Failure:
     """What *event* says, filled up by the failure *before* that led to a worker's own."""
-    if isinstance(event, (ev.WorkerFailed, ev.PoolRegistered)) and before is not None:
+    follows = isinstance(event, (ev.WorkerFailed, ev.PoolRegistered)) or (
+        isinstance(event, ev.BackendAttached) and not event.cause
+    )
+    if follows and before is not None:
         return before
     stage = getattr(event, "stage", "") or _STAGES.get(event.kind, "")
     if isinstance(event, ev.CallRefused):
@@ -245,6 +248,7 @@ _STAGES = {
     ev.StoreSetUp.kind: "setup",
     ev.BufferRegistered.kind: "registration",
     ev.PoolRegistered.kind: "registration",
+    ev.BackendAttached.kind: "attach",
 }
 
 

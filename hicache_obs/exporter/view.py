@@ -205,7 +205,7 @@ def _failures(run: Run) -> tuple[Failure, ...]:
                 cause=cause,
             )
         )
-    if not found and run.failed is not None and not run.ready:
+    if not found and run.failed is not None and not run.ready and run.failed.cause != "peer":
         failed = run.failed
         last = run.failure if run.failure is not None else Failure(0, *_BLANK)
         told = last._replace(error_type=failed.error_type, error=failed.error)

@@ -45,7 +45,7 @@ def attach(call: Call) -> Iterator[None]:
             mended = rec.ledger.mend("attach", "none", "")
     elif call.failed:
         stage, _ = rec.blamed(call.error)
-        if not stage:
+        if not stage and classify.start_cause(call.message) != "peer":
             cause = classify.attach_cause(type(call.error).__name__)
             rec.blame(call.error, "attach", cause)
             with rec.locked():

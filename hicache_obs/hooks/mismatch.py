@@ -53,22 +53,21 @@ def _compare_with_target(rec: recorder.Recorder, pool: Pool) -> None:
         _tell(rec, pool, target.key.allocator, "draft_differs_from_target", rec.mode)
 
 
-def check_store(rec: recorder.Recorder, mode: str, refused: bool) -> None:
+def check_store(rec: recorder.Recorder, mode: str, refused: Pool | None) -> None:
     """The store's mode is known now: say anew what it makes of the mismatches.
 
     Args:
-        refused: the store wants another allocator than the target pool has.
+        refused: the pool whose allocator the store did not want, if it was that.
     """
     with rec.locked():
         pools = rec.ledger.pools()
-        target = rec.ledger.newest_pool(scope.TARGET)
     for pool in pools:
         told = _seen.get(pool.pool_id)
         if told is not None:
             _tell(rec, pool, told.expected, told.reason, mode)
-    if refused and target is not None and target.pool_id not in _seen:
-        target.expected = True
-        _tell(rec, target, "mooncake", "backend_requires", mode)
+    if refused is not None and refused.pool_id not in _seen:
+        refused.expected = True
+        _tell(rec, refused, "mooncake", "backend_requires", mode)
 
 
 def _tell(rec: recorder.Recorder, pool: Pool, expected: str, reason: str, mode: str) -> None:

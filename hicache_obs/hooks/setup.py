@@ -7,7 +7,7 @@ from typing import Any
 
 from hicache_obs import classify, faults, recorder
 from hicache_obs.events import CallEntered, CallRefused, CallReturned, StoreSetUp
-from hicache_obs.hooks import memory, mismatch, peer
+from hicache_obs.hooks import memory, mismatch, peer, standing
 from hicache_obs.hooks.around import Call
 from hicache_obs.hooks.registration import mode_of
 from hicache_obs.ledger import FailureRow
@@ -42,7 +42,9 @@ def store_init(call: Call) -> Iterator[None]:
             mended = rec.ledger.mend("setup", "none", "")
         elif call.failed:
             rec.ledger.add_failure("setup", "none", "", FailureRow(mode, "", code, cause))
-    mismatch.check_store(rec, mode, refused=cause == "allocator_required")
+    wanting = cause == "allocator_required"
+    refused = standing.known(call.argument(2, "mem_pool")) if wanting else None
+    mismatch.check_store(rec, mode, refused)
     rec.store_setup = StoreSetUp(
         call=number,
         api="setup",
@@ -80,7 +82,9 @@ def _code(call: Call) -> str:
 def _diagnose(rec: recorder.Recorder, call: Call, number: int, mode: str, config: Any) -> str:
     """The cause of a failed set-up; its peer is asked after the journal has what is known."""
     code, error_type = _code(call), type(call.error).__name__
-    logical = getattr(call.argument(2, "mem_pool"), "allocator", "") is None
+    # SGLang has just read the same attribute, before it raised this text.
+    pool = call.argument(2, "mem_pool") if classify.WANTS_ITS_ALLOCATOR in call.message else call
+    logical = getattr(pool, "allocator", "") is None
 
     def cause(reachable: bool | None) -> str:
         return classify.setup_cause(

@@ -48,6 +48,8 @@ def scheduler_init(call: Call) -> Iterator[None]:
         rec.emit(WorkerReady(duration_s=call.duration_s))
         return
     stage, cause = rec.blamed(call.error) if call.failed else ("", "")
+    if call.failed and not stage:
+        cause = classify.start_cause(call.message)
     rec.emit(WorkerFailed(stage=stage, cause=cause, **call.outcome))
 
 

@@ -6,10 +6,13 @@ import json
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from walk import Walked
+from scenario import Scenario, load_all
+from walk import Walked, Walks
 
 from hicache_obs.exporter.host import Host
 
@@ -92,3 +95,45 @@ def _names(printed: str) -> set[str]:
 
 def _text(labels: dict[str, str]) -> str:
     return "{" + ", ".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}"
+
+
+def walks_of(*ways: str, sample_only: bool = False) -> list[Any]:
+    """Parameters of a test: the scenarios of *ways*, each on its releases.
+
+    ``make test`` takes each on the release of its sample. With *sample_only* no other release is
+    taken, and ``make test`` takes none: what SGLang does alone is compared once a whole start.
+    """
+    return [
+        pytest.param(
+            scenario,
+            release,
+            marks=() if release == scenario.sample and not sample_only else pytest.mark.full,
+            id=f"{scenario.name}-{release}",
+        )
+        for scenario in load_all()
+        if scenario.way in ways
+        for release in scenario.releases
+        if release == scenario.sample or not sample_only
+    ]
+
+
+def check(walks: Walks, scenario: Scenario, release: str, promtool: str, folder: Path) -> None:
+    """What is told of a walk is what its file says: the failure, or the series; the alerts."""
+    walked = walks.walk(scenario, release, observed=True)
+    rows, told = rows_of(walked), scenario.told
+    found = standing(rows, FAILURE)
+    if told.cause:
+        seen = [{name: each.get(name) for name in told.failure} for each in found]
+        assert told.failure in seen, walked.log[-2000:]
+    else:
+        assert found == []
+    if told.series:
+        assert standing(rows, told.series, told.labels), standing(rows, told.series)
+    assert alerts(rows, promtool, folder) == set(told.alerts)
+
+
+def check_alone(walks: Walks, scenario: Scenario, release: str) -> None:
+    """SGLang answers, raises and builds the same without the plug-in."""
+    alone = walks.walk(scenario, release, observed=False)
+    assert list(alone.state.glob("*.jsonl")) == []
+    assert alone.did == walks.walk(scenario, release, observed=True).did

@@ -46,8 +46,8 @@ class Walk:
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Any:
     kept: dict[tuple[str, ...], Walk] = {}
 
-    def go(release: str, *options: str) -> Walk:
-        key = (release, *options)
+    def go(release: str, *options: str, **env: str) -> Walk:
+        key = (release, *options, *env.values())
         if key not in kept:
             folder = tmp_path_factory.mktemp("walk")
             worker = plugin(folder, "a_worker", "a_worker:register", A_WORKER)
@@ -55,7 +55,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 release,
                 BENCH / "registration_paths.py",
                 options,
-                env={"HICACHE_OBS_STATE_DIR": str(folder / "state")},
+                env={"HICACHE_OBS_STATE_DIR": str(folder / "state"), **env},
                 plugin_dirs=[worker],
                 timeout=300,
             )
@@ -135,3 +135,14 @@ def test_other_backends_register_the_pool(walk: Any, release: str) -> None:
         assert failed, backend
         assert failed[0]["cause"] == "refused", backend
     assert looked_at >= 2
+
+
+@pytest.mark.parametrize("release", releases("0.5.14", "0.5.18", "0.5.23", sample=("0.5.14",)))
+def test_a_buffer_to_copy_through_is_no_registration_of_the_pool(walk: Any, release: str) -> None:
+    """NIXL takes a pool of this layout through a buffer of its own, which it registers."""
+    seen = walk(release, "--plugins", "--only", "storage.nixl", BENCH_LAYOUT="layer_first")
+    case = seen.cases["storage.nixl"]
+    assert case["ok"], case
+    assert case["registered_bytes"] > 0
+    assert seen.run.of("registration", mode="nixl") == []
+    assert seen.run.of("call_returned", api="register_mem_pool_host", outcome="success")

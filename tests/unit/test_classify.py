@@ -337,3 +337,21 @@ def test_a_fallback_is_from_a_type_with_an_allocator_of_its_own(
     requested: str, actual: str, reason: str
 ) -> None:
     assert classify.fallback_reason(requested, actual) == reason
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        (
+            "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
+            "[127.0.0.1]:29417",
+            "peer",
+        ),
+        ("[gloo/transport/tcp/pair.cc:534] Connection reset by peer [10.0.0.7]:30211", "peer"),
+        ("Connection was likely closed. Did the remote server shutdown or crash?", "peer"),
+        ("Connection reset by peer", "exception"),
+        ("out of memory", "exception"),
+    ],
+)
+def test_a_start_that_lost_its_peer(message: str, cause: str) -> None:
+    assert classify.start_cause(message) == cause

@@ -55,7 +55,8 @@ def attempt(call, *arguments):
 
 allocator = ms.MooncakeHostTensorAllocator()
 anchor = allocator.allocate((1 << 20,), torch.uint8, "cpu")
-pool = types.SimpleNamespace(allocator=allocator, kv_buffer=anchor, page_size=64)
+sizes = {"page_size": 64, "size": 1024, "size_per_token": 1024}  # the last two up to 0.5.12
+pool = types.SimpleNamespace(allocator=allocator, kv_buffer=anchor, **sizes)
 store = ms.MooncakeStore(config, pool)
 register = store.register_buffer
 exec(os.environ["SCENARIO_CODE"])

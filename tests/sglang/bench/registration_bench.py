@@ -98,7 +98,7 @@ class Bench:
             attention_backend="torch_native",
             page_size=PAGE_SIZE,
             enable_hierarchical_cache=True,
-            hicache_mem_layout="page_first_direct",
+            hicache_mem_layout=os.environ.get("BENCH_LAYOUT", "page_first_direct"),
             hicache_io_backend="direct",
             hicache_storage_backend_extra_config=json.dumps(extra),
         )
