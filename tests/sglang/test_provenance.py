@@ -43,6 +43,39 @@ except ImportError:
 common.ALLOC_MEMORY_FUNCS["cpu"] = common.ALLOC_MEMORY_FUNCS["npu"]
 """
 
+AS_ON_ROCM = """
+import ctypes
+from sglang.srt.mem_cache.pool_host import common
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+class Runtime:
+    def hipHostMalloc(self, out, size, flags):
+        out._obj.value = libc.malloc(ctypes.c_size_t(size))
+        return 0
+    def hipHostFree(self, address):
+        return 0
+common._is_hip, common._hip_runtime = True, Runtime
+"""
+
+WITH_MEMFABRIC = """
+import types, torch
+memfabric = types.ModuleType("memfabric_hybrid")
+memfabric.offload = types.SimpleNamespace(
+    empty=lambda dims, dtype: torch.empty(dims, dtype=dtype),
+    OffloadConfig=types.SimpleNamespace,
+    initialize=lambda config: 0,
+    OFFLOAD_FLAG_GIANT_PAGE=1,
+    Scene=types.SimpleNamespace(LOCAL=0),
+)
+sys.modules["memfabric_hybrid"] = memfabric
+from sglang.srt.mem_cache.pool_host import common, npu_memfabric
+
+def memory(dims, dtype, device, pin_memory, allocator, **more):
+    return npu_memfabric.alloc_with_memfabric(dims, dtype, device, pin_memory, allocator)
+
+common.ALLOC_MEMORY_FUNCS["cpu"] = memory
+"""
+
 NO_MEMORY_OF_MOONCAKES = """
 import mooncake.store
 del mooncake.store.MooncakeHostMemAllocator
@@ -52,12 +85,18 @@ del mooncake.store.MooncakeHostMemAllocator
 @pytest.fixture
 def build(tmp_path: Path) -> Any:
     def run(
-        release: str, before: str = "", allocator: str = "mooncake", **env: str
+        release: str,
+        before: str = "",
+        allocator: str = "mooncake",
+        **env: str,
     ) -> tuple[Run, str]:
         said = []
         for plugins in ("", "load_plugins()"):
             code = POOL.format(
-                bench=str(BENCH), plugins=plugins, before=before, allocator=allocator
+                bench=str(BENCH),
+                plugins=plugins,
+                before=before,
+                allocator=allocator,
             )
             state = {"HICACHE_OBS_STATE_DIR": str(tmp_path)}
             done = run_python(release, code, env=state | env)
@@ -92,6 +131,41 @@ def test_an_npu_takes_memory_past_the_allocator(build: Any, release: str) -> Non
     assert told["reason"] == "bypassed"
     [pin] = run.of("pin")
     assert (pin["bytes"], pin["outcome"]) == (pool["bytes"], "success")
+
+
+@pytest.mark.parametrize("release", releases("0.5.22", "0.5.23", sample=("0.5.23",)))
+def test_rocm_takes_memory_of_its_own(build: Any, release: str) -> None:
+    """With HSA_USERPTR_FOR_PAGED_MEM=0. HIP's runtime is a stand-in, which allocates."""
+    run, said = build(release, AS_ON_ROCM, "default", HSA_USERPTR_FOR_PAGED_MEM="0")
+    assert said.startswith("built HostTensorAllocator")
+    [pool] = run.of("pool")
+    assert (pool["allocator"], pool["requested_allocator"]) == ("hip", "default")
+    [segment] = run.of("segment", allocator="hip")
+    assert segment["bytes"] == pool["bytes"]
+    [pin] = run.of("pin")
+    assert (pin["bytes"], pin["outcome"]) == (pool["bytes"], "success")
+
+
+@pytest.mark.parametrize(
+    "release", releases("0.5.20", "0.5.21", "0.5.22", "0.5.23", sample=("0.5.23",))
+)
+def test_an_npu_takes_memory_of_memfabric(build: Any, release: str) -> None:
+    """SGLang's function of it is used for the CPU; the library stands in."""
+    run, said = build(release, WITH_MEMFABRIC)
+    assert said.startswith("built MooncakeHostTensorAllocator")
+    [pool] = run.of("pool")
+    assert (pool["allocator"], pool["requested_allocator"]) == ("other", "mooncake")
+    assert {event["actual"] for event in run.of("mismatch")} == {"other"}
+    assert run.of("pin") == []
+
+
+@pytest.mark.parametrize(
+    "release", releases("0.5.18", "0.5.20", "0.5.21", "0.5.22", "0.5.23", sample=("0.5.23",))
+)
+def test_shared_memory_has_no_huge_pages(build: Any, release: str) -> None:
+    run, said = build(release, allocator="shm", SGLANG_HUGEPAGE_SIZE="2MB")
+    assert said.startswith("built ShmHostTensorAllocator")
+    assert rows(run, m.FALLBACKS) == {("hugepages", "plain_pages", "shm"): 1}
 
 
 @pytest.mark.parametrize("release", releases(sample=("0.5.23",)))

@@ -370,11 +370,11 @@ def test_a_mismatch_at_a_later_attach_is_harmful(rec: Recorder) -> None:
     pool = HostPool()
     error = RuntimeError("standalone storage requires MooncakeHostTensorAllocator")
 
-    def fail(_: Store) -> None:
+    def fail(*_: object) -> None:
         raise error
 
     with pytest.raises(RuntimeError):
-        STORE_INIT(fail, Store())
+        STORE_INIT(fail, Store(), None, pool)
     (event,) = told(rec, ev.MismatchSeen)
     assert (event.reason, event.harmful) == ("backend_requires", True)
     assert standing.known(pool) is not None
