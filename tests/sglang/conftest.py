@@ -19,6 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 def releases(*wanted: str, sample: tuple[str, ...] = SAMPLE) -> list[Any]:
     """Parameters for a test: `make test` runs those in *sample*, `make test-all` all."""
+    absent = set(sample) - set(SAMPLE)
+    assert not absent, f"`make test` does not fetch {sorted(absent)}: bench/fetch.py"
     return [
         pytest.param(release, marks=() if release in sample else pytest.mark.full)
         for release in wanted or RELEASES
