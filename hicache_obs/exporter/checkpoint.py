@@ -26,11 +26,12 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 @dataclass
 class Checkpoint:
     """*sums* by series, *ended* runs by name (with the verdict of those that have one), and when
-    they were last known to live (seconds since the epoch)."""
+    they were last known to live; *since* when is counted. Times in seconds since the epoch."""
 
     sums: dict[Series, float] = field(default_factory=dict)
     ended: dict[str, Verdict | None] = field(default_factory=dict)
     died: dict[str, float] = field(default_factory=dict)
+    since: float = 0.0
 
     def take_in(self, run: Run) -> None:
         """Add a dead run's counters, once; the run keeps none."""
@@ -85,7 +86,7 @@ def _decode(row: dict[str, Any]) -> Checkpoint:
     }
     # Not there in the first releases.
     died = {str(name): float(when) for name, when in row.get("died", {}).items()}
-    return Checkpoint(sums, ended, died)
+    return Checkpoint(sums, ended, died, float(row.get("since", 0.0)))
 
 
 def save(directory: Path, checkpoint: Checkpoint) -> None:
@@ -96,6 +97,7 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
     """
     row = {
         "v": VERSION,
+        "since": checkpoint.since,
         "sums": [[m.name, labels, value] for (m, labels), value in checkpoint.sums.items()],
         "ended": checkpoint.ended,
         "died": {name: round(when, 3) for name, when in checkpoint.died.items()},

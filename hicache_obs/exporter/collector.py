@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from platform import python_version
 
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from hicache_obs import __version__
 from hicache_obs import metrics as m
 from hicache_obs.exporter.host import View
 
@@ -27,8 +25,6 @@ class HostCollector(Collector):
         samples: dict[m.Metric, list[Sample]] = defaultdict(list)
         for metric, _, labels, value in self._view().rows:
             samples[metric].append(Sample(metric.name, labels, value))
-        build = {"version": __version__, "python_version": python_version()}
-        samples[m.OBS_BUILD].append(Sample(m.OBS_BUILD.name, build, 1.0))
         for metric in sorted(samples, key=_ORDER.__getitem__):
             yield _family(metric, samples[metric])
 

@@ -20,6 +20,9 @@ logger = logging.getLogger("hicache_obs.exporter")
 READ, WAITING, UNREADABLE = "read", "waiting", "unreadable"
 Notice = Callable[[str, str, str], None]
 """Called as ``notice(where, key, text)``: counts a problem at *where*, logs each *key* once."""
+Listener = Callable[[Run, Record | None], None]
+"""Called with a run and each new line of it, then with None once it ended. What a checkpoint says
+of earlier looks is not told again, but for runs that still live."""
 
 
 class JournalDirectory:
@@ -35,6 +38,7 @@ class JournalDirectory:
         boot: str,
         notice: Notice,
         *,
+        listen: Listener,
         keep: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -48,6 +52,7 @@ class JournalDirectory:
         """Grows with every change of a run or of the sums."""
         self._boot = boot
         self._notice = notice
+        self._listen = listen
         self._clock = clock
         self._lock = Lock(path / "exporter.lock") if keep else None
         self._tails: dict[str, JournalTail] = {}
@@ -143,6 +148,8 @@ class JournalDirectory:
                 raise record
             if run.add(record):
                 self.lines["skew" if record.unknown else "event"] += 1
+                if not run.judged:
+                    self._listen(run, record)
         except Exception as error:  # noqa: BLE001 - whatever the line says, the others go on
             if run.judged:  # read once more: it was told and counted before
                 return
@@ -173,7 +180,8 @@ class JournalDirectory:
             self._set_aside(error)
         except OSError as error:
             self._notice("checkpoint", str(self.path), f"{self.path}: {error}")
-        self._loaded, self._saved = found, True
+        self._loaded, self._saved = found, self.sums.since > 0
+        self.sums.since = self.sums.since or self._clock()
         self.version += 1
         self.unreadable.clear()
         self.runs.clear()

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from platform import python_version
 from typing import NamedTuple
 
+from hicache_obs import __version__, runs
 from hicache_obs import metrics as m
-from hicache_obs import runs
 from hicache_obs.exporter import view
 from hicache_obs.exporter.checkpoint import Labels, Series, counters, together
-from hicache_obs.exporter.directory import JournalDirectory
+from hicache_obs.exporter.directory import JournalDirectory, Listener
 from hicache_obs.exporter.fold import Run
+from hicache_obs.exporter.problems import Problems
 from hicache_obs.exporter.standing import FAILED_POD_S, FAILED_RUN_S, Standing, order, standing
 from hicache_obs.exporter.verdict import judge
-
-logger = logging.getLogger("hicache_obs.exporter")
-MAX_TOLD = 256
-"""Most problems kept; the oldest go."""
+from hicache_obs.wire import Record
 
 
 class Row(NamedTuple):
@@ -56,18 +54,26 @@ class Host:
         failed_pod_s: float = FAILED_POD_S,
         kept_runs: int = runs.MAX_DEAD_RUNS,
         keep: bool = True,
+        listen: Listener | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._boot = runs.boot_id()
         self._retention = failed_run_s, failed_pod_s
         self._kept_runs = kept_runs
         self._clock = clock
-        self._problems: dict[str, int] = {}
-        self._told: dict[str, str] = {}
+        self.problems = Problems()
         self._made: dict[str, tuple[object, list[Row], view.RankView]] = {}
         self._known: tuple[object, ...] = ()
+        self._listener = listen
         self.directories = [
-            JournalDirectory(path, self._boot, self.notice, keep=keep, clock=clock)
+            JournalDirectory(
+                path,
+                self._boot,
+                self.problems.notice,
+                listen=self._listen,
+                keep=keep,
+                clock=clock,
+            )
             for path in paths
         ]
         self.view = View((), view.Snapshot(clock(), (), (), ()))
@@ -85,11 +91,14 @@ class Host:
         died = [run for directory in self.directories for run in directory.look()]
         gone = {id(run) for run in died}
         if died:
+            new = [run for run in died if not run.judged]
             judge(died, [r for r in self._runs() if not r.alive and id(r) not in gone])
+            for run in new:
+                self._listen(run, None)
         now = self._clock()
         stamp = (
             *((d.version, d.state, d.reason, len(d.unreadable)) for d in self.directories),
-            sum(self._problems.values()),
+            sum(self.problems.counts().values()),
             now // 10,  # rows leave by age too, and people see a time
         )
         if stamp == self._known:
@@ -104,6 +113,18 @@ class Host:
         """Let another exporter keep the directories."""
         for directory in self.directories:
             directory.close()
+
+    @property
+    def since(self) -> float:
+        """When the counters began: seconds since the epoch, over restarts of the exporter."""
+        return max((d.sums.since for d in self.directories), default=0.0) or self._clock()
+
+    def _listen(self, run: Run, record: Record | None) -> None:
+        if self._listener is not None:
+            try:
+                self._listener(run, record)
+            except Exception as error:  # noqa: BLE001 - whoever listens, the journals are read on
+                self.problems.count("listener", f"{run.name.text} could not be told: {error!r}")
 
     def _runs(self) -> Iterable[Run]:
         return chain.from_iterable(list(d.runs.values()) for d in self.directories)
@@ -132,13 +153,14 @@ class Host:
                 time=now,
                 servers=view.servers(standings, (rank for _, _, rank in kept)),
                 directories=tuple((str(d.path), d.state, d.reason) for d in self.directories),
-                problems=tuple(self._told.values()),
+                problems=self.problems.told(),
             ),
         )
 
     def _own(self) -> list[Row]:
         """Of the exporter itself."""
-        rows = []
+        build = (("python_version", python_version()), ("version", __version__))
+        rows = [Row.of(m.OBS_BUILD, build, 1.0)]
         for result in ("event", "skew", "broken"):
             total = sum(d.lines[result] for d in self.directories)
             rows.append(Row.of(m.JOURNAL_LINES, (("result", result),), total))
@@ -153,18 +175,9 @@ class Host:
             rows.append(Row.of(m.JOURNAL_DIRECTORIES, (("state", state),), float(count)))
         rows += [
             Row.of(m.OBS_ERRORS, (("where", f"exporter_{where}"),), float(count))
-            for where, count in self._problems.items()
+            for where, count in self.problems.counts().items()
         ]
         return rows
-
-    def notice(self, where: str, key: str, text: str) -> None:
-        """A problem of ours: counted at *where*, each *key* logged and shown once."""
-        if key not in self._told:
-            logger.warning("%s", text)
-            self._told[key] = text
-            self._problems[where] = self._problems.get(where, 0) + 1
-            if len(self._told) > MAX_TOLD:
-                del self._told[next(iter(self._told))]
 
 
 def _made(one: Standing) -> tuple[list[Row], view.RankView]:

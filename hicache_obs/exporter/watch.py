@@ -53,7 +53,7 @@ class Watcher:
             self._host.refresh()
         except Exception as error:
             text = f"a look at the journals failed, the one before is served: {error!r}"
-            self._host.notice("look", text, text)
+            self._host.problems.notice("look", text, text)
             logger.debug("%s", text, exc_info=True)
         self._looked = time.monotonic()
 
