@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +21,7 @@ from hicache_obs.exporter.host import Host
 from hicache_obs.exporter.standing import FAILED_POD_S, FAILED_RUN_S
 from hicache_obs.exporter.watch import Watcher
 from hicache_obs.exporter.web import App, Web, serve
+from hicache_obs.otel import settings as otel
 from hicache_obs.runs import MAX_DEAD_RUNS
 
 logger = logging.getLogger("hicache_obs.exporter")
@@ -144,8 +148,9 @@ def exporter(
     /-/healthy and /-/ready.
 
     Run one a host (or a pod). It needs neither SGLang nor Mooncake. A directory that is not
-    there yet is waited for. Ends with 0 after SIGTERM or SIGINT, 1 if it cannot serve, 2 on a bad
-    flag.
+    there yet is waited for. Where OTEL_EXPORTER_OTLP_ENDPOINT is set, the metrics and each start
+    as a trace are sent there too. Ends with 0 after SIGTERM or SIGINT, 1 if it cannot serve, 2 on
+    a bad flag.
 
     Example: hicache-obs exporter --journal.dir /var/lib/hicache-obs --web.listen-address :9748
     """
@@ -169,13 +174,36 @@ def exporter(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    stop_sending = _send(host)
     watcher.start()
     scheme = "https" if certificate else "http"
     logger.info("serving %s://%s:%d%s", scheme, web.host or "*", server.server_port, metrics_path)
     leave.wait()
     server.shutdown()
     watcher.stop()
+    stop_sending()
     host.close()
+
+
+def _send(host: Host) -> Callable[[], None]:
+    """Send over OTLP what the ``OTEL_*`` variables ask for; returns what ends it."""
+    settings = otel.read(os.environ)
+    for text in settings.problems:
+        host.problems.notice("otlp_settings", text, text)
+    if not settings.protocols:
+        return lambda: None
+    try:
+        from hicache_obs.otel.export import start
+    except ImportError as error:
+        text = (
+            f"OTEL_* variables ask for OpenTelemetry, which is not installed ({error}): "
+            "pip install 'hicache-obs[otel]'"
+        )
+        host.problems.notice("otlp_settings", text, text)
+        return lambda: None
+    for what, protocol in settings.protocols.items():
+        logger.info("%s are sent over OTLP (%s)", what, protocol)
+    return start(host, settings, socket.gethostname())
 
 
 def _check(
@@ -210,7 +238,8 @@ class _Logfmt(logging.Formatter):
 def _log(level: str, log_format: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_Json() if log_format == "json" else _Logfmt())
-    root = logging.getLogger("hicache_obs")
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    root.propagate = False
+    for name, least in (("hicache_obs", level), ("opentelemetry", "warning")):
+        root = logging.getLogger(name)
+        root.handlers[:] = [handler]
+        root.setLevel(least.upper())
+        root.propagate = False

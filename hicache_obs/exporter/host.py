@@ -54,7 +54,6 @@ class Host:
         failed_pod_s: float = FAILED_POD_S,
         kept_runs: int = runs.MAX_DEAD_RUNS,
         keep: bool = True,
-        listen: Listener | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._boot = runs.boot_id()
@@ -64,7 +63,7 @@ class Host:
         self.problems = Problems()
         self._made: dict[str, tuple[object, list[Row], view.RankView]] = {}
         self._known: tuple[object, ...] = ()
-        self._listener = listen
+        self.listener: Listener | None = None
         self.directories = [
             JournalDirectory(
                 path,
@@ -120,9 +119,9 @@ class Host:
         return max((d.sums.since for d in self.directories), default=0.0) or self._clock()
 
     def _listen(self, run: Run, record: Record | None) -> None:
-        if self._listener is not None:
+        if self.listener is not None:
             try:
-                self._listener(run, record)
+                self.listener(run, record)
             except Exception as error:  # noqa: BLE001 - whoever listens, the journals are read on
                 self.problems.count("listener", f"{run.name.text} could not be told: {error!r}")
 

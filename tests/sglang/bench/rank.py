@@ -74,7 +74,7 @@ def _replace_scheduler(scheduler: Any, options: Options, place: Place, shared: S
     def body(self: Any, server_args: Any, port_args: Any) -> None:
         _build(self, server_args, port_args, place, report=report)
 
-    def with_ranks(  # noqa: PLR0917
+    def with_ranks(
         self: Any,
         server_args: Any,
         port_args: Any,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exporter_process import Exporter
 from journals import Keeper, Worker
 
 from hicache_obs import events as ev
@@ -80,4 +81,19 @@ def host(tmp_path: Path) -> Iterator[Callable[..., Host]]:
 
     yield make
     for one in made:
+        one.close()
+
+
+@pytest.fixture
+def exporter() -> Iterator[Callable[..., Exporter]]:
+    made: list[Exporter] = []
+
+    def start(*flags: str, env: dict[str, str] | None = None) -> Exporter:
+        made.append(Exporter(*flags, env=env))
+        return made[-1]
+
+    yield start
+    for one in made:
+        if one.process.returncode is None:
+            one.end()
         one.close()

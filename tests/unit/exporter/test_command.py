@@ -4,86 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import signal
 import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trustme
+from exporter_process import Exporter
 from journals import ENTERED, THE_BUG, Worker
 
 Get = Callable[..., tuple[int, str]]
-
-
-class Exporter:
-    """A running exporter on a port that it chose."""
-
-    def __init__(self, *flags: str, env: dict[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "hicache_obs.cli", "exporter"]
-        if not any(flag.startswith("--web.listen-address") for flag in flags):
-            command.append("--web.listen-address=127.0.0.1:0")
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - see close
-        self.process = subprocess.Popen(
-            [*command, *flags], stderr=self._stderr, env=os.environ | (env or {})
-        )
-        while not (match := re.search(r"serving (https?)://([^/]*):(\d+)/", "".join(self.log))):
-            assert self.process.poll() is None, self.log
-            time.sleep(0.01)
-        self.scheme, self.port = match[1], int(match[3])
-
-    @property
-    def log(self) -> list[str]:
-        size = os.fstat(self._stderr.fileno()).st_size
-        return os.pread(self._stderr.fileno(), size, 0).decode().splitlines()
-
-    def get(self, path: str, context: ssl.SSLContext | None = None) -> tuple[int, str]:
-        url = f"{self.scheme}://127.0.0.1:{self.port}{path}"
-        try:
-            with urllib.request.urlopen(url, timeout=10, context=context) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-    def wait_for(self, text: str, path: str = "/metrics", seconds: float = 5) -> float:
-        """Seconds until *text* (a regular expression) is on the page."""
-        started = time.monotonic()
-        while not re.search(text, self.get(path)[1]):
-            assert time.monotonic() - started < seconds, self.get(path)[1]
-            time.sleep(0.01)
-        return time.monotonic() - started
-
-    def end(self, number: signal.Signals = signal.SIGKILL) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(timeout=10)
-
-    def close(self) -> None:
-        self._stderr.close()
-
-
-@pytest.fixture
-def exporter() -> Iterator[Callable[..., Exporter]]:
-    made: list[Exporter] = []
-
-    def start(*flags: str, env: dict[str, str] | None = None) -> Exporter:
-        made.append(Exporter(*flags, env=env))
-        return made[-1]
-
-    yield start
-    for one in made:
-        if one.process.returncode is None:
-            one.end()
-        one.close()
 
 
 FAILED = r'hicache_failure_active\{.*cause="foreign_buffer".*\} 1'

@@ -1,0 +1,1 @@
+"""OpenTelemetry, from the exporter: its metrics and each start as a trace, over OTLP."""
