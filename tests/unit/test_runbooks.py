@@ -262,7 +262,8 @@ def test_every_place_of_a_fault_is_in_its_runbook() -> None:
     for path in (ROOT / "hicache_obs").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         counted |= set(re.findall(r'faults\.count\(\s*f?"([a-z]+_?[a-z_]*)', source))
-        counted |= {f"exporter_{w}" for w in re.findall(r'notice\(\s*"(\w+)"', source)}
+        noticed = re.findall(r'(?:notice|problems\.count)\(\s*f?"(\w+)', source)
+        counted |= {f"exporter_{where}" for where in noticed}
     assert {"hook_", "journal_write", "exporter_look"} < counted
     told = section(text_of("HiCacheObsErrors"), "Mitigation")
     assert [place for place in sorted(counted) if f"`{place}" not in told] == []
