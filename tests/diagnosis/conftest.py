@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from bench.harness import Mooncake
 from conftest import Start, mooncake, start
 from test_second_plugin import plugin
 from walk import Walks
+
+pytest.register_assert_rewrite("told")  # its assertions say both sides
 
 __all__ = ["mooncake", "start", "walks"]
 

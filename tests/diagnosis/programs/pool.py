@@ -1,6 +1,7 @@
 """A host pool of SGLang's own class, with the allocator of a storage backend.
 
-``SCENARIO_CODE`` is run first. The last line of the output says what SGLang built or raised.
+``SCENARIO_CODE`` is run first; it may set ``ratio``, the pool's size over the device pool's of 2 MiB.
+The last line of the output says what SGLang built or raised.
 """
 
 import os
@@ -22,9 +23,12 @@ pool_zoo_parts.PageLocks()
 vendors.pageable_tensors()
 import device_side  # noqa: E402, F401
 
+ratio = 2.0
 exec(os.environ["SCENARIO_CODE"])
+zoo = pool_zoo.Zoo(os.environ["SCENARIO_ALLOCATOR"])
+zoo.sizes["host_to_device_ratio"] = ratio
 try:
-    pool = pool_zoo.Zoo(os.environ["SCENARIO_ALLOCATOR"]).build("mha")
+    pool = zoo.build("mha")
     said = f"built {type(pool.allocator).__name__} {pool.kv_buffer.nbytes}"
 except Exception as error:
     said = f"raised {type(error).__name__}: {error}"
