@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from bench.harness import Mooncake
 from conftest import Start, mooncake, start
 from test_second_plugin import plugin

@@ -1,7 +1,7 @@
 """A host pool of SGLang's own class, with the allocator of a storage backend.
 
-``SCENARIO_CODE`` is run first; it may set ``ratio``, the pool's size over the device pool's of 2 MiB.
-The last line of the output says what SGLang built or raised.
+``SCENARIO_CODE`` is run first; it may set ``ratio``, the pool's size over that of the device pool
+of 2 MiB. The last line of the output says what SGLang built or raised.
 """
 
 import os
