@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint upstream bench dashboards clean
+.PHONY: help demo test test-all lint audit upstream bench dashboards clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ lint: ## Format check, lint, strict types, import contracts
 	@$(RUN) -m ruff check .
 	@$(RUN) -m mypy
 	@.venv/bin/lint-imports
+
+audit: ## Look for known vulnerabilities in what hicache-obs brings (asks PyPI)
+	@$(PYTHON) tests/setup.py lint
+	@$(RUN) tests/audit.py
 
 upstream: ## Look whether the newest SGLang on the package index is as the hook table says
 	@$(PYTHON) tests/setup.py lint

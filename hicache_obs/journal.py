@@ -256,7 +256,7 @@ def read(path: Path) -> Iterator[Record | JournalLineError]:
     A last line without its newline is not yet a line and is left out. Empty lines (the mark of
     a write that was cut short) are skipped.
     """
-    with open(path, "rb") as file:
+    with os.fdopen(runs.open_file(path), "rb") as file:
         for line in file:
             if not line.endswith(b"\n") or line == b"\n":
                 continue

@@ -7,11 +7,13 @@ long as it lives. The kernel frees the lock on any death; pid and time are never
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import grp
 import os
 import re
 import secrets
+import stat
 import struct
 import time
 from dataclasses import dataclass
@@ -94,17 +96,36 @@ def hold_alive_lock(directory: Path, run: str) -> int:
     return fd
 
 
+def open_file(path: Path) -> int:
+    """Open a file of a journal directory to read it; returns the descriptor.
+
+    All members of the directory's group may write there, and whoever reads may be root: a link
+    is not followed, and a pipe, which would hold the reader, is none.
+
+    Raises:
+        OSError: it is not there, may not be read, or is no regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return fd
+
+
 def is_alive(directory: Path, run: str) -> bool:
     """Whether another process holds the run's lock. Never call it for the own run.
 
-    A lock file that this user may not read counts as held: what cannot be told is left alone.
+    A lock file that this user may not read, or that is none, counts as held: what cannot be told
+    is left alone.
     """
     try:
-        fd = os.open(alive_path(directory, run), os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_file(alive_path(directory, run))
     except FileNotFoundError:
         return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EINVAL):
+            return True
+        raise
     try:
         asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         answer = fcntl.fcntl(fd, fcntl.F_GETLK, asked)

@@ -43,7 +43,7 @@ def journal_directories(command: _Command) -> _Command:
     option = click.option(
         "--journal.dir",
         "directories",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=click.Path(path_type=Path, file_okay=False, readable=False),  # it may become so
         multiple=True,
         callback=_chosen,
         help="Journal directory; may be given several times (default: HICACHE_OBS_STATE_DIR, else "

@@ -187,7 +187,7 @@ def _complain(path: Path, text: str) -> None:
 def _first_place(path: Path) -> float:
     """The place of a journal's first line; 0, before all others, if it does not tell."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = runs.open_file(path)
         try:
             start = os.read(fd, MAX_LINE_BYTES)
         finally:

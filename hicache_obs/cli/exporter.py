@@ -19,6 +19,7 @@ from hicache_obs.cli.directories import journal_directories
 from hicache_obs.cli.duration import Duration
 from hicache_obs.exporter.host import Host
 from hicache_obs.exporter.standing import FAILED_POD_S, FAILED_RUN_S
+from hicache_obs.exporter.tls import Files
 from hicache_obs.exporter.watch import Watcher
 from hicache_obs.exporter.web import App, Web, serve
 from hicache_obs.otel import settings as otel
@@ -154,9 +155,9 @@ def exporter(
 
     Example: hicache-obs exporter --journal.dir /var/lib/hicache-obs --web.listen-address :9748
     """
-    _check(metrics_path, certificate, key, client_ca)
+    tls = _checked(metrics_path, certificate, key, client_ca)
     _log(level, log_format)
-    web = Web(*address, metrics_path, show_messages, certificate, key, client_ca)
+    web = Web(*address, metrics_path, show_messages, tls)
     host = Host(
         directories, failed_run_s=failed_run_s, failed_pod_s=failed_pod_s, kept_runs=kept_runs
     )
@@ -206,9 +207,10 @@ def _send(host: Host) -> Callable[[], None]:
     return start(host, settings, socket.gethostname())
 
 
-def _check(
+def _checked(
     metrics_path: str, certificate: Path | None, key: Path | None, client_ca: Path | None
-) -> None:
+) -> Files | None:
+    """The files of TLS, if it is asked for."""
     if not metrics_path.startswith("/") or metrics_path in ("/", "/-/healthy", "/-/ready"):
         text = f"{metrics_path!r} cannot be the path of the metrics; write for example /metrics"
         raise click.UsageError(text)
@@ -216,6 +218,7 @@ def _check(
         raise click.UsageError("--web.tls-cert and --web.tls-key go together")
     if client_ca is not None and certificate is None:
         raise click.UsageError("--web.tls-client-ca needs --web.tls-cert and --web.tls-key")
+    return Files(certificate, key, client_ca) if certificate and key else None
 
 
 class _Json(logging.Formatter):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hicache_obs import runs
 from hicache_obs.exporter.fold import Run, Verdict
 from hicache_obs.metrics import METRICS, Metric
 
@@ -63,7 +64,8 @@ def load(directory: Path) -> Checkpoint:
         ValueError: it is none.
     """
     try:
-        text = (directory / NAME).read_text(encoding="utf-8")
+        with os.fdopen(runs.open_file(directory / NAME), encoding="utf-8") as file:
+            text = file.read()
     except FileNotFoundError:
         return Checkpoint()
     try:
@@ -103,7 +105,8 @@ def save(directory: Path, checkpoint: Checkpoint) -> None:
         "died": {name: round(when, 3) for name, when in checkpoint.died.items()},
     }
     new = directory / f".{NAME}.new"
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    new.unlink(missing_ok=True)  # of one that was killed; never through a link
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         json.dump(row, file, separators=(",", ":"))
         file.flush()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hicache_obs import runs
 from hicache_obs.exporter.fold import Run
 
 _PREFIX, _SUFFIX = "forget-", ".json"
@@ -66,7 +67,8 @@ def requests(directory: Path, notice: Callable[[str, str, str], None]) -> list[R
     found = []
     for path in sorted(directory.glob(f"{_PREFIX}*{_SUFFIX}")):
         try:
-            row = json.loads(path.read_text(encoding="utf-8"))
+            with os.fdopen(runs.open_file(path), encoding="utf-8") as file:
+                row = json.load(file)
             server = str(row["host"]), str(row["server_port"])
             found.append(Request(str(row.get("namespace", "")), *server, path))
         except (OSError, ValueError, KeyError, TypeError) as error:

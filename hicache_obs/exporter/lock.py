@@ -31,7 +31,7 @@ class Lock:
         """Take the lock if it is free. What keeps it from being taken is said once."""
         try:
             if self._fd < 0:
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._fd = os.open(self.path, flags, 0o640)
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
             self.held = True

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
+from hicache_obs import runs
 from hicache_obs.wire import MAX_LINE_BYTES, JournalLineError, Record, from_line
 
 CHUNK_BYTES = 1 << 20
@@ -35,11 +35,9 @@ class JournalTail:
         Raises:
             OSError: the file is gone, may not be read, or is no regular file.
         """
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = runs.open_file(self.path)
         try:
             status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(22, "not a regular file", str(self.path))
             if status.st_ino != self._inode or status.st_size < self.offset:
                 self._inode, self.offset = status.st_ino, 0
                 self._rest, self._skipping = b"", False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
 from socket import AF_INET6
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -18,7 +19,10 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from hicache_obs.exporter.collector import HostCollector
 from hicache_obs.exporter.host import Host
 from hicache_obs.exporter.page import render
+from hicache_obs.exporter.tls import Files, Tls
 from hicache_obs.exporter.watch import Watcher
+
+logger = logging.getLogger("hicache_obs.exporter")
 
 Environ = dict[str, Any]
 Start = Callable[..., Any]
@@ -27,21 +31,24 @@ Answer = tuple[list[Any], list[bytes]]
 _NEGOTIATED = ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING", "QUERY_STRING")
 _MOST_ANSWERS = 8
 """Most forms of the same metrics that are kept; scrapers ask for one or two."""
+_MOST_REFUSED = 64
+"""Most refused clients that are remembered, to log each once."""
+_OPEN = (
+    "whoever reaches {where} reads everything that is served, without TLS: names of models, hosts "
+    "and pods; give --web.tls-cert, --web.tls-key and --web.tls-client-ca, or listen on 127.0.0.1"
+)
 _NOTHING_FROM_OUTSIDE = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"
 
 
 @dataclass(frozen=True)
 class Web:
-    """Where and how the exporter is served; *certificate* and *key* together mean HTTPS, and
-    *client_ca* that clients must show a certificate signed by it."""
+    """Where and how the exporter is served; with *tls* over HTTPS."""
 
     host: str
     port: int
     metrics_path: str = "/metrics"
     show_messages: bool = False
-    certificate: Path | None = None
-    key: Path | None = None
-    client_ca: Path | None = None
+    tls: Files | None = None
 
 
 class App:
@@ -52,6 +59,7 @@ class App:
         registry.register(HostCollector(lambda: host.view))
         self._metrics = make_wsgi_app(registry)
         self._host, self._watcher, self._web = host, watcher, web
+        self.notice = host.problems.notice
         self._rendered: tuple[object, dict[tuple[str, ...], Answer]] = (None, {})
         self._show_messages = web.show_messages or is_loopback(web.host)
 
@@ -136,6 +144,46 @@ def is_loopback(host: str) -> bool:
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    tls: Tls | None = None
+    notice: Callable[[str, str, str], None]
+    """`Problems.notice`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._refused: set[tuple[str, str]] = set()
+
+    def get_request(self) -> Any:
+        """The next connection, under the certificate as it is now."""
+        request, address = super().get_request()
+        if self.tls is None:
+            return request, address
+        try:
+            if self.tls.renew():
+                logger.info("the changed certificate is in use")
+        except OSError as error:
+            text = f"the changed certificate is not used, the one before is: {error}"
+            self.notice("tls", text, text)
+        wrap = self.tls.context.wrap_socket
+        return wrap(request, server_side=True, do_handshake_on_connect=False), address
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """What a client did is no fault of ours, and worth a line where its certificate failed."""
+        error = sys.exc_info()[1]
+        if isinstance(error, ssl.SSLError):
+            level = logging.WARNING if self._first(client_address[0], error) else logging.DEBUG
+            logger.log(level, "%s was refused: %s", client_address[0], error.reason or error)
+        elif not isinstance(error, OSError):
+            logger.error("an answer could not be given", exc_info=True)
+
+    def _first(self, client: str, error: ssl.SSLError) -> bool:
+        """Whether *client* is refused for this for the first time, of the last that were."""
+        seen = client, error.reason
+        if seen in self._refused:
+            return False
+        if len(self._refused) == _MOST_REFUSED:
+            self._refused.clear()
+        self._refused.add(seen)
+        return True
 
 
 class _Server6(_Server):
@@ -154,30 +202,14 @@ def serve(app: App, web: Web) -> _Server:
     """Serve *app* in a thread; the server returned can be shut down.
 
     Raises:
-        OSError: the address cannot be listened on, or a certificate cannot be read.
-        ssl.SSLError: a certificate or key is none.
+        OSError: the address cannot be listened on, or a certificate, key or authority cannot be
+            read, or is none (`ssl.SSLError`).
     """
+    tls = Tls(web.tls) if web.tls else None
     kind = _Server6 if ":" in web.host else _Server
     server = make_server(web.host, web.port, app, kind, _Handler)
-    try:
-        context = _tls(web)
-        if context is not None:
-            server.socket = context.wrap_socket(
-                server.socket, server_side=True, do_handshake_on_connect=False
-            )
-    except OSError:
-        server.server_close()
-        raise
+    server.tls, server.notice = tls, app.notice
+    if tls is None and not is_loopback(web.host):
+        logger.warning("%s", _OPEN.format(where=f"{web.host or '*'}:{server.server_port}"))
     threading.Thread(target=server.serve_forever, name="hicache-obs-web", daemon=True).start()
     return server
-
-
-def _tls(web: Web) -> ssl.SSLContext | None:
-    if web.certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(web.certificate, web.key)
-    if web.client_ca is not None:
-        context.load_verify_locations(web.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

@@ -12,13 +12,19 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 
 
 class Exporter:
-    """A running exporter on a port that it chose."""
+    """A running exporter on a port that it chose; *python* is what runs the program, if another."""
 
-    def __init__(self, *flags: str, env: dict[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "hicache_obs.cli", "exporter"]
+    def __init__(
+        self,
+        *flags: str,
+        env: dict[str, str] | None = None,
+        python: Sequence[str] = (sys.executable, "-m", "hicache_obs.cli"),
+    ) -> None:
+        command = [*python, "exporter"]
         if not any(flag.startswith("--web.listen-address") for flag in flags):
             command.append("--web.listen-address=127.0.0.1:0")
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - see close

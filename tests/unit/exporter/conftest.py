@@ -88,8 +88,8 @@ def host(tmp_path: Path) -> Iterator[Callable[..., Host]]:
 def exporter() -> Iterator[Callable[..., Exporter]]:
     made: list[Exporter] = []
 
-    def start(*flags: str, env: dict[str, str] | None = None) -> Exporter:
-        made.append(Exporter(*flags, env=env))
+    def start(*flags: str, **how: Any) -> Exporter:
+        made.append(Exporter(*flags, **how))
         return made[-1]
 
     yield start

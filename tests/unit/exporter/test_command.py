@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -16,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import trustme
 from exporter_process import Exporter
 from journals import ENTERED, THE_BUG, Worker
 
@@ -168,15 +166,6 @@ def test_a_bad_flag_is_one_clear_line(flag: str, told: str) -> None:
     assert told in done.stderr.splitlines()[-1]
 
 
-def test_a_certificate_that_is_none(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("no certificate")
-    flags = (f"--web.tls-cert={tmp_path}/x", f"--web.tls-key={tmp_path}/x")
-    done = run("--web.listen-address=127.0.0.1:0", *flags)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("hicache-obs exporter: cannot serve on 127.0.0.1:0: ")
-
-
 def run(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "hicache_obs.cli", "exporter", *flags],
@@ -185,34 +174,6 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
         timeout=30,
         check=False,
     )
-
-
-def test_tls_and_client_certificates(
-    exporter: Callable[..., Exporter], worker: Callable[..., Worker], tmp_path: Path
-) -> None:
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    ours, theirs = authority.issue_cert("127.0.0.1"), authority.issue_cert("prometheus@site")
-    ours.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
-    theirs.private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
-    journals = tmp_path / "journals"
-    worker(directory=journals).write(*THE_BUG).die()
-    pem = tmp_path / "server.pem"
-    one = exporter(
-        f"--journal.dir={journals}",
-        f"--web.tls-cert={pem}",
-        f"--web.tls-key={pem}",
-        f"--web.tls-client-ca={tmp_path}/ca.pem",
-    )
-    assert one.scheme == "https"
-    context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-    with pytest.raises((ssl.SSLError, urllib.error.URLError, ConnectionError)):
-        one.get("/-/healthy", context)
-    context.load_cert_chain(tmp_path / "client.pem")
-    assert one.get("/-/healthy", context)[0] == 200
-    # A client that says nothing holds up nobody.
-    with socket.create_connection(("127.0.0.1", one.port)):
-        assert one.get("/-/healthy", context)[0] == 200
 
 
 @pytest.mark.parametrize(
