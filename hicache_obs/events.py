@@ -58,6 +58,8 @@ class RunStarted(Event):
 
     *launch* is the same for all ranks of one server start (their common parent), *boottime_ns*
     the kernel's boot clock, by which runs of one boot are ordered; "" and 0 if not known.
+    *host* is the Kubernetes node where there is one; *own_network* says that the pod has a network,
+    and so ports, of its own there.
     """
 
     kind: ClassVar[str] = "run"
@@ -72,6 +74,7 @@ class RunStarted(Event):
     python_version: str = ""
     launch: str = ""
     boottime_ns: int = 0
+    own_network: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

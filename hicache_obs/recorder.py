@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from hicache_obs import __version__, config, faults, live, wire
 from hicache_obs.events import Event, JournalLost, ObsError, RunStarted, StoreSetUp, WorkerStarting
@@ -149,9 +150,7 @@ class Recorder:
             run=self._run.text,
             boot_id=self._run.boot,
             pid=self._pid,
-            host=_fact(socket.gethostname),
-            namespace=os.environ.get("POD_NAMESPACE", ""),
-            pod=os.environ.get("POD_NAME", ""),
+            **_place(),
             obs_version=__version__,
             python_version=_fact(platform.python_version),
             launch=_fact(launch),
@@ -210,6 +209,22 @@ class Recorder:
             self._live.apply(updates(first, time.time()))
         except Exception as error:  # noqa: BLE001 - the journal has it; SGLang goes on
             faults.count("live", error)
+
+
+def _place() -> dict[str, Any]:
+    """Where this process runs: the machine, and in Kubernetes what the downward API says.
+
+    A pod without host network has a host name of its own: its pod's name, or one that is set.
+    """
+    hostname, node = _fact(socket.gethostname), os.environ.get("NODE_NAME", "")
+    pod = os.environ.get("POD_NAME", "")
+    own = hostname == pod or (node and hostname.partition(".")[0] != node.partition(".")[0])
+    return {
+        "host": node or hostname,
+        "namespace": os.environ.get("POD_NAMESPACE", ""),
+        "pod": pod,
+        "own_network": bool(pod and own),
+    }
 
 
 def _fact(ask: Callable[[], str]) -> str:

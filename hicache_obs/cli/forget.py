@@ -70,6 +70,7 @@ class _Known(NamedTuple):
 
     namespace: str
     address: tuple[str, str]
+    host: str
     pod: str
     path: Path
 
@@ -83,12 +84,16 @@ def _known(host: Host) -> set[_Known]:
         path = directory.path
         for run in directory.runs.values():
             if run.started is not None:
-                place = run.started.namespace, run.server.address, run.started.pod
-                found.add(_Known(*place, path))
+                place = run.started.host, run.started.pod, path
+                found.add(_Known(run.started.namespace, run.server.address, *place))
+        own = {(one.namespace, one.address) for one in found if one.address[0] == one.pod}
         for _, labels in directory.sums.sums:
             row = dict(labels)
-            address = row.get("host", ""), row.get("server_port", "")
-            found.add(_Known(row.get("namespace", ""), address, row.get("pod", ""), path))
+            namespace, node, pod, port = (
+                row.get(name, "") for name in ("namespace", "host", "pod", "server_port")
+            )
+            name = pod if (namespace, (pod, port)) in own else node
+            found.add(_Known(namespace, (name, port), node, pod, path))
     return {one for one in found if one.address != ("", "")}
 
 
@@ -97,7 +102,7 @@ def _named(known: set[_Known], namespace: str, host: str, port: str) -> list[_Kn
     there = sorted(
         one for one in known if one.address[1] == port and namespace in ("", one.namespace)
     )
-    by_host = [one for one in there if one.address[0] == host]
+    by_host = [one for one in there if host in (one.host, one.address[0])]
     return by_host or [one for one in there if one.pod == host]
 
 

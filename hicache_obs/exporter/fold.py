@@ -21,8 +21,7 @@ Key = tuple[Metric, tuple[str, ...]]
 class Server(NamedTuple):
     """What counts as one server: a port of a host. A run without a port stands for its own.
 
-    Without host network a pod's host name is its own, and only within its *namespace*; else that
-    is "".
+    Without host network the *host* is the pod, within its *namespace*; else that is "".
     """
 
     namespace: str
@@ -173,10 +172,14 @@ class Run:
     @property
     def server(self) -> Server:
         started = self.started
-        host = started.host if started else ""
-        namespace = self.namespace if started and started.pod == host else ""
         port = self.worker.server_port if self.worker else ""
-        return Server(namespace, host, port, "" if port else self.name.text)
+        run = "" if port else self.name.text
+        if started is None:
+            return Server("", "", port, run)
+        # The first plug-ins wrote the host name of such a pod, which is its name, as the host.
+        if started.own_network or (started.pod and started.pod == started.host):
+            return Server(started.namespace, started.pod, port, run)
+        return Server("", started.host, port, run)
 
     @property
     def rank(self) -> tuple[str, str, str]:

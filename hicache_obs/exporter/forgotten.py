@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,8 @@ _PREFIX, _SUFFIX = "forget-", ".json"
 
 @dataclass(frozen=True)
 class Request:
-    """Forget the ended runs and the counters of one server. *namespace*: "" for any."""
+    """Forget the ended runs and the counters of one server. *namespace*: "" for any; *host*: the
+    pod where its network is its own."""
 
     namespace: str
     host: str
@@ -26,15 +27,17 @@ class Request:
     path: Path
 
     def is_of(self, run: Run) -> bool:
-        return self._names(run.namespace, *run.server.address)
+        host, port = run.server.address
+        return self._names(run.namespace, (host,), port)
 
     def has(self, labels: Mapping[str, str]) -> bool:
         """Whether a series with these labels is the server's."""
-        given = (labels.get(name, "") for name in ("namespace", "host", "server_port"))
-        return self._names(*given)
+        hosts = (labels.get("host", ""), labels.get("pod", ""))
+        return self._names(labels.get("namespace", ""), hosts, labels.get("server_port", ""))
 
-    def _names(self, namespace: str, host: str, port: str) -> bool:
-        return (host, port) == (self.host, self.server_port) and (self.namespace in ("", namespace))
+    def _names(self, namespace: str, hosts: Collection[str], port: str) -> bool:
+        here = self.host in hosts and self.server_port == port
+        return here and self.namespace in ("", namespace)
 
     def done(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -177,9 +177,9 @@ def _refusal(mismatch: MismatchView) -> str:
 
 
 def anchor(server: ServerView) -> str:
-    """The id of a server on the page: ``server-llm.gpu-node-07:30000``; always one word."""
+    """The id of a server on the page: ``server-llm.gpu-node-07.sglang-0:30000``; one word."""
     own = server.port or (server.ranks[0].run if server.ranks else "")
-    place = ".".join(filter(None, (server.namespace, server.host)))
+    place = ".".join(dict.fromkeys(filter(None, (server.namespace, server.host, server.pod))))
     return quote(f"server-{place}:{own}", safe=":")
 
 

@@ -119,7 +119,7 @@ def _server(server: Server, group: list[tuple[Run, RankView]]) -> ServerView:
     states = {rank.state for _, rank in group}
     started, worker = newest.started, newest.worker
     return ServerView(
-        host=server.host,
+        host=started.host if started else "",
         port=server.port,
         namespace=newest.namespace,
         pod=started.pod if started else "",

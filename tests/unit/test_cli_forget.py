@@ -18,6 +18,7 @@ from hicache_obs import events as ev
 from hicache_obs import runs, wire
 from hicache_obs.cli.directories import meanings
 from hicache_obs.exporter import forgotten
+from hicache_obs.exporter.host import Host
 
 HOLD = """
 import sys
@@ -30,13 +31,25 @@ sys.stdin.read()
 
 
 def journal(
-    directory: Path, number: int, host: str, port: str, *events: ev.Event, pod: str = ""
+    directory: Path,
+    number: int,
+    host: str,
+    port: str,
+    *events: ev.Event,
+    pod: str = "",
+    own_network: bool = False,
 ) -> str:
     directory.mkdir(exist_ok=True)
     boot = runs.boot_id()
     name = f"{boot}-{number}-{number}-{number:08x}"
     started = ev.RunStarted(
-        run=name, boot_id=boot, pid=number, host=host, pod=pod, boottime_ns=number
+        run=name,
+        boot_id=boot,
+        pid=number,
+        host=host,
+        pod=pod,
+        boottime_ns=number,
+        own_network=own_network,
     )
     starting = replace(WORKER, server_port=port)
     lines = [wire.to_line(e, n, 1e3) for n, e in enumerate((started, starting, *events), 1)]
@@ -172,6 +185,7 @@ def test_who_may_read_the_directory_may_read_the_request(
 import os, sys
 from pathlib import Path
 from hicache_obs.exporter import forgotten
+from hicache_obs.exporter.host import Host
 os.setgroups([]); os.setgid(12345); os.setuid(65534)
 (one,) = forgotten.requests(Path(sys.argv[1]), print)
 print(one.host, one.server_port)
@@ -189,6 +203,7 @@ def test_a_group_that_may_not_be_given_stops_nothing(
 import encodings.ascii, sys
 from pathlib import Path
 from hicache_obs.exporter import forgotten
+from hicache_obs.exporter.host import Host
 drop_root()
 print(forgotten.ask(Path(sys.argv[1]), "node", "30000").name)
 """
@@ -212,3 +227,19 @@ def test_pods_of_one_name_want_their_namespace(tmp_path: Path) -> None:
     done = run("llm/sglang-0:30000", tmp_path)
     assert done.returncode == 0, done.stderr
     assert asked(tmp_path) == [{"namespace": "llm", "host": "sglang-0", "server_port": "30000"}]
+
+
+def test_of_pods_with_a_network_of_their_own_each_is_a_server(tmp_path: Path) -> None:
+    """Two of one port on a node: the node does not say which."""
+    for number, pod in ((1, "sglang-0"), (2, "sglang-1")):
+        journal(tmp_path, number, "node", "30000", *THE_BUG, pod=pod, own_network=True)
+    done = run("node:30000", tmp_path)
+    assert done.returncode == 2
+    assert "may be one of sglang-0:30000, sglang-1:30000" in done.stderr
+    assert run("sglang-1:30000", tmp_path).returncode == 0
+    assert asked(tmp_path) == [{"host": "sglang-1", "server_port": "30000"}]
+    host = Host([tmp_path])
+    host.refresh()
+    host.refresh()  # the request is obeyed; what is served is made of what is left
+    assert {row.labels["pod"] for row in host.view.rows if "pod" in row.labels} == {"sglang-0"}
+    host.close()

@@ -67,6 +67,39 @@ def test_nothing_before_the_first_event(make: Callable[..., Recorder]) -> None:
     assert not path_of(rec).parent.exists()
 
 
+@pytest.mark.parametrize(
+    ("hostname", "pod", "node", "host", "own_network"),
+    [
+        ("node-7", "", "", "node-7", False),
+        ("sglang-0", "sglang-0", "", "sglang-0", True),
+        ("sglang-0", "sglang-0", "node-7", "node-7", True),
+        ("node-7", "sglang-0", "", "node-7", False),
+        ("node-7", "sglang-0", "node-7", "node-7", False),
+        ("node-7", "sglang-0", "node-7.example.com", "node-7.example.com", False),
+        ("node-7.example.com", "sglang-0", "node-7", "node-7", False),
+        ("named-in-the-spec", "sglang-0", "node-7", "node-7", True),
+        ("container", "", "node-7", "node-7", False),
+    ],
+)
+def test_where_it_runs(
+    make: Callable[..., Recorder],
+    monkeypatch: pytest.MonkeyPatch,
+    hostname: str,
+    pod: str,
+    node: str,
+    host: str,
+    own_network: bool,
+) -> None:
+    monkeypatch.setattr(recorder.socket, "gethostname", lambda: hostname)
+    for name, value in (("POD_NAME", pod), ("NODE_NAME", node)):
+        monkeypatch.setenv(name, value)
+    rec = make()
+    rec.emit(READY)
+    first = events(rec)[0]
+    assert isinstance(first, ev.RunStarted)
+    assert (first.host, first.pod, first.own_network) == (host, pod, own_network)
+
+
 def test_the_first_lines_say_which_process_and_worker(
     make: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:

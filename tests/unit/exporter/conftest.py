@@ -48,6 +48,7 @@ def worker(tmp_path: Path, keeper: Keeper, example: Callable[..., Event]) -> Cal
             host=given.pop("host", "node"),
             namespace=given.pop("namespace", ""),
             pod=given.pop("pod", ""),
+            own_network=given.pop("own_network", False),
             launch=given.pop("launch", f"launch-{at}"),
             boottime_ns=at * 10**9,
         )

@@ -433,3 +433,20 @@ def test_with_host_network_another_pod_on_the_port_mends_the_failure(
     # The worker is told its namespace from this rollout on.
     worker(pod="sglang-new", namespace="llm").write(READY)
     assert values(host(), FAILURE, cause="foreign_buffer") == []
+
+
+def test_without_host_network_another_pod_on_the_node_and_port_mends_nothing(
+    worker: Callable[..., Worker], host: Callable[..., Host]
+) -> None:
+    """NODE_NAME makes the node the host; the ports are still each pod's own."""
+    worker(pod="sglang-0", own_network=True).write(*THE_BUG).die()
+    worker(pod="sglang-1", own_network=True).write(READY)
+    one = host()
+    assert values(one, FAILURE, host="node", pod="sglang-0", cause="foreign_buffer") == [1]
+    assert [(s.host, s.pod) for s in one.view.snapshot.servers] == [
+        ("node", "sglang-0"),
+        ("node", "sglang-1"),
+    ]
+    worker(pod="sglang-0", own_network=True).write(READY)
+    one.refresh()
+    assert values(one, FAILURE, cause="foreign_buffer") == []
