@@ -50,22 +50,24 @@ class Drawn:
     rows: int
 
 
-def install(modules: Path) -> None:
-    """Put the npm packages into *modules*, once for each version of package-lock.json.
+def install(modules: Path, listed: Path = HERE) -> None:
+    """Put the npm packages of the folder *listed* into *modules*, once for each version of its
+    package-lock.json.
 
     Raises:
         PreviewError: a program is missing, or npm fails.
     """
-    missing = [package for name, package in PROGRAMS.items() if shutil.which(name) is None]
+    npm_of = {name: PROGRAMS[name] for name in ("node", "npm")}
+    missing = [package for name, package in npm_of.items() if shutil.which(name) is None]
     if missing:
         raise PreviewError(f"not installed: on Debian, apt-get install {' '.join(missing)}")
     modules.mkdir(parents=True, exist_ok=True)
     stamp = modules / "installed"
-    wanted = (HERE / "package-lock.json").read_bytes()
+    wanted = (listed / "package-lock.json").read_bytes()
     if stamp.exists() and stamp.read_bytes() == wanted:
         return
     for name in ("package.json", "package-lock.json"):
-        shutil.copy(HERE / name, modules)
+        shutil.copy(listed / name, modules)
     npm = ["npm", "ci", "--no-audit", "--no-fund", "--legacy-peer-deps", "--silent"]
     _run(npm, modules, _INSTALLED_WITHIN_S)
     stamp.write_bytes(wanted)

@@ -17,6 +17,7 @@ from hicache_obs.rules.thresholds import ThresholdError, Thresholds
 from hicache_obs.share import share
 
 RULE_FILE = "hicache-obs.rules.yml"
+OPERATOR_FILE = "hicache-obs.prometheusrule.yaml"
 OWN_LABELS = frozenset({"alertname", "severity", "instance", "job", "source", "where"}) | {
     *RANK,
     *RESERVED_LABELS,
@@ -104,6 +105,7 @@ def _address(_ctx: click.Context, _param: click.Parameter, given: str) -> str:
     callback=_thresholds,
     help="Another value for a threshold (docs/alerts.md has them); may be given several times.",
 )
+@click.option("--operator", is_flag=True, help="As a PrometheusRule of the Prometheus operator.")
 def export_rules(
     directory: Path,
     *,
@@ -112,13 +114,21 @@ def export_rules(
     runbook_base: str,
     dashboard_base: str,
     limits: Thresholds,
+    operator: bool,
 ) -> None:
     """Write the alert and recording rules to DIRECTORY, for Prometheus' rule_files.
 
     Example: hicache-obs export-rules /etc/prometheus/rules --label team=inference
     """
-    text = rules(limits, job=job, labels=labels, runbooks=runbook_base, dashboards=dashboard_base)
-    _write("export-rules", directory, [(RULE_FILE, text)])
+    text = rules(
+        limits,
+        job=job,
+        labels=labels,
+        runbooks=runbook_base,
+        dashboards=dashboard_base,
+        operator=operator,
+    )
+    _write("export-rules", directory, [(OPERATOR_FILE if operator else RULE_FILE, text)])
 
 
 @click.command("export-dashboards")

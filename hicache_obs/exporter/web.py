@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from socket import AF_INET6
+from socket import AF_INET6, IPPROTO_IPV6, IPV6_V6ONLY, has_dualstack_ipv6
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -189,6 +189,12 @@ class _Server(ThreadingMixIn, WSGIServer):
 class _Server6(_Server):
     address_family = AF_INET6
 
+    def server_bind(self) -> None:
+        """All addresses means those of IPv4 too."""
+        if not self.server_address[0]:
+            self.socket.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 0)
+        super().server_bind()
+
 
 class _Handler(WSGIRequestHandler):
     timeout = 30
@@ -206,7 +212,8 @@ def serve(app: App, web: Web) -> _Server:
             read, or is none (`ssl.SSLError`).
     """
     tls = Tls(web.tls) if web.tls else None
-    kind = _Server6 if ":" in web.host else _Server
+    everywhere = not web.host and has_dualstack_ipv6()
+    kind = _Server6 if ":" in web.host or everywhere else _Server
     server = make_server(web.host, web.port, app, kind, _Handler)
     server.tls, server.notice = tls, app.notice
     if tls is None and not is_loopback(web.host):

@@ -26,6 +26,7 @@ def rules(
     labels: Mapping[str, str] | None = None,
     runbooks: str = RUNBOOKS,
     dashboards: str = DASHBOARDS,
+    operator: bool = False,
 ) -> str:
     """The rule file: YAML for Prometheus 2.42 and later.
 
@@ -34,6 +35,7 @@ def rules(
         labels: added to every alert.
         runbooks: address of the folder that holds the runbooks.
         dashboards: address of Grafana.
+        operator: as a PrometheusRule of the Prometheus operator (0.66 and later).
     """
     limits = limits or Thresholds()
     runbooks, dashboards = runbooks.rstrip("/"), dashboards.rstrip("/")
@@ -50,14 +52,25 @@ def rules(
             ],
         },
     ]
-    head = _head(limits, job, labels or {}, runbooks, dashboards)
+    made: dict[str, Any] = {"groups": groups}
+    if operator:
+        name = {"name": "hicache-obs", "labels": {"app.kubernetes.io/name": "hicache-obs"}}
+        kind = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule"}
+        made = {**kind, "metadata": name, "spec": made}
+    head = _head(limits, job, labels or {}, runbooks, dashboards, operator=operator)
     return head + yaml.dump(
-        {"groups": groups}, Dumper=_Dumper, sort_keys=False, width=1_000_000, allow_unicode=True
+        made, Dumper=_Dumper, sort_keys=False, width=1_000_000, allow_unicode=True
     )
 
 
 def _head(
-    limits: Thresholds, job: str, labels: Mapping[str, str], runbooks: str, dashboards: str
+    limits: Thresholds,
+    job: str,
+    labels: Mapping[str, str],
+    runbooks: str,
+    dashboards: str,
+    *,
+    operator: bool,
 ) -> str:
     """The command that makes the file, so that it can be made again after an update."""
     options = (
@@ -71,7 +84,7 @@ def _head(
     lines = [
         "Prometheus rules of hicache-obs, not edited by hand (see docs/alerts.md). Made by",
         " \\\n#     ".join(
-            ["  hicache-obs export-rules DIRECTORY"]
+            ["  hicache-obs export-rules DIRECTORY" + " --operator" * operator]
             + [f"--{name} {_in_a_line(shlex.quote(value))}" for name, value in given]
         ),
     ]

@@ -42,6 +42,17 @@ def test_without_options_the_shipped_rules_are_written(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "folder" / RULE_FILE).read_bytes() == SHIPPED.read_bytes()
 
 
+def test_for_the_operator_the_same_rules_are_written(tmp_path: Path) -> None:
+    options = ("--label", "team=it", "--threshold", "scrape_gap=90s")
+    assert run("export-rules", tmp_path, *options).exit_code == 0
+    result = run("export-rules", tmp_path, "--operator", *options)
+    made = tmp_path / "hicache-obs.prometheusrule.yaml"
+    assert result.output == f"{made}\n"
+    wrapped = yaml.safe_load(made.read_text())
+    assert wrapped["spec"] == yaml.safe_load((tmp_path / RULE_FILE).read_text())
+    assert "export-rules DIRECTORY --operator" in made.read_text()
+
+
 def test_the_file_tells_the_command_that_makes_it_again(tmp_path: Path) -> None:
     exported(
         tmp_path / "first",

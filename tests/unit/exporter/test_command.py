@@ -176,6 +176,18 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_all_addresses_are_those_of_ipv6_too(
+    exporter: Callable[..., Exporter], tmp_path: Path
+) -> None:
+    """The kubelet of a cluster without IPv4 probes by IPv6."""
+    one = exporter(f"--journal.dir={tmp_path}", "--web.listen-address=:0")
+    assert one.get("/-/healthy")[0] == 200
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with urllib.request.urlopen(f"http://[::1]:{one.port}/-/healthy", timeout=10) as answer:
+        assert answer.status == 200
+
+
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [
