@@ -25,6 +25,7 @@ MISSING = CACHE / "missing-debian-packages"
 _MOONCAKE = "everything that starts Mooncake"
 _BROWSER = "what is drawn in a browser: the status page, the previews of the dashboards"
 _NODE = "the schemas of the Prometheus operator's objects and of the dashboards, their previews"
+_DEPLOY = "the checks of the systemd unit and of the compose file"
 _PAGE = "the page of a failure, and the checks of rules and routes"
 # Debian package: how to tell that it is there, and what cannot run without it.
 DEBIAN = {
@@ -39,6 +40,8 @@ DEBIAN = {
     "chromium-driver": ("program:chromedriver", _BROWSER),
     "nodejs": ("program:node", _NODE),
     "npm": ("program:npm", _NODE),
+    "systemd": ("program:systemd-analyze", _DEPLOY),
+    "docker-compose": ("program:docker-compose", _DEPLOY),
     "e2fsprogs": ("program:mkfs.ext4", "the test of a frozen file system"),
 }
 FETCH = {

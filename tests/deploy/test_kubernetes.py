@@ -22,7 +22,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from bench.monitoring import Prometheus
-from exporter_process import Exporter
+from exporter_process import Exporter, record
 
 Objects = list[dict[str, Any]]
 Render = Callable[[Path], Objects]
@@ -277,24 +277,6 @@ def test_prometheus_gets_the_workers_labels_and_a_name_that_lasts(
 
 
 # Users and groups, as processes
-
-
-def record(directory: Path, variables: dict[str, str]) -> None:
-    """A worker that had the bug, and died."""
-    done = subprocess.run(
-        [sys.executable, UNIT / "record_events.py"],
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{ROOT}:{UNIT}",
-            "HICACHE_OBS_STATE_DIR": str(directory),
-            **variables,
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @root_only

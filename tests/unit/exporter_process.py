@@ -1,4 +1,4 @@
-"""``hicache-obs exporter`` as a process of its own."""
+"""``hicache-obs exporter`` as a process of its own, and a worker whose journal it reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,32 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def record(directory: Path, variables: Mapping[str, str]) -> None:
+    """A worker that had the bug, and died. Its hicache-obs is this one, or that of a
+    ``PYTHONPATH`` among *variables*."""
+    code = variables.get("PYTHONPATH", str(HERE.parents[1]))
+    done = subprocess.run(
+        [sys.executable, HERE / "record_events.py"],
+        env={
+            **os.environ,
+            "PYTHONSAFEPATH": "1",
+            "HICACHE_OBS_STATE_DIR": str(directory),
+            **variables,
+            "PYTHONPATH": f"{code}:{HERE}",
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 class Exporter:

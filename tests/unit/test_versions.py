@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from exporter_process import Exporter
+from exporter_process import Exporter, record
 
 from hicache_obs import __version__
 
@@ -57,18 +57,7 @@ class Host:
 
     def record(self, version: dict[str, str]) -> None:
         """A worker of that version had the bug, and died."""
-        variables = {**version, "HICACHE_OBS_STATE_DIR": str(self.directory)}
-        variables["PYTHONPATH"] += f":{HERE}"
-        done = subprocess.run(
-            [sys.executable, HERE / "record_events.py"],
-            env=_environment(variables),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+        record(self.directory, version)
 
     def serve(self, version: dict[str, str]) -> Exporter:
         one = Exporter(f"--journal.dir={self.directory}", python=PYTHON, env=_environment(version))
